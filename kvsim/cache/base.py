@@ -1,0 +1,154 @@
+"""What every cache layout is: the sequence it serves, the Allocator protocol, and the memory it reports.
+
+Time inside a cache is a *step counter*, not a clock. Every decoding sequence grows by one token a step, so a sequence
+that has joined the decode set keeps `base = tokens in cache − step` constant and nothing has to be touched per
+sequence and step: `advance(k)` moves all of them on at once, in time that does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+
+class Sequence:
+    """One request inside an engine. Lengths in tokens.
+
+    `computed` tokens are in the cache (positions 0 … computed − 1). A step computes some of the `pending` ones; when
+    none is left one token is sampled, `generated` grows, and that token is the next pending one. The last token sampled
+    never enters the cache, so a sequence ends holding `final` tokens.
+    While `decoding`, `computed` and `generated` are stale: they follow from `base` and the step counter.
+    """
+
+    __slots__ = (
+        "admitted", "base", "cached", "chain", "computed", "decoding", "final", "generated", "output", "preemptions",
+        "priority", "prompt", "recomputed", "row", "store",
+    )
+
+    def __init__(self, row: int, prompt: int, output: int, priority: int = 0, chain: Any = None) -> None:
+        self.row = row
+        """row of the trace"""
+        self.prompt = prompt
+        self.output = output
+        self.priority = priority
+        self.chain = chain
+        """what the prefix cache knows of its content (runs of block ids); None: all private"""
+        self.final = prompt + max(output, 1) - 1
+        """tokens it holds at the end"""
+        self.generated = 0
+        self.computed = 0
+        self.cached = 0
+        """tokens found in the prefix cache at the latest admission"""
+        self.base = 0
+        self.decoding = False
+        self.admitted = -1
+        """running number of its latest admission: the order of the running set"""
+        self.preemptions = 0
+        self.recomputed = 0
+        """tokens computed more than once because of preemption"""
+        self.store: Any = None
+        """what the allocator keeps for it"""
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and sampled tokens."""
+        return self.prompt + self.generated
+
+    @property
+    def pending(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return self.prompt + self.generated - self.computed
+
+    def __repr__(self) -> str:
+        return f"Sequence(row={self.row}, {self.prompt}+{self.output}, computed={self.computed}, base={self.base})"
+
+
+@dataclass(slots=True)
+class MemoryStats:
+    """Where the KV pool's bytes are. `used + reserved + internal + cached + external + free = pool`, always."""
+
+    pool: int
+    used: int
+    """really hold a token; a shared block counts once"""
+    reserved: int
+    """allocated, not yet filled, will be"""
+    internal: int
+    """allocated, never will be filled"""
+    cached: int
+    """idle prefix blocks, reclaimable at once"""
+    external: int
+    """contiguous layouts: free − largest hole; paged: 0"""
+    free: int
+    """the largest hole, or all free blocks"""
+    shared_saved: int = 0
+    """bytes that sharing saves (in no sum)"""
+    largest_free: int = 0
+    """largest request that would fit now (in no sum)"""
+
+    def check(self) -> None:
+        parts = self.used + self.reserved + self.internal + self.cached + self.external + self.free
+        assert parts == self.pool, f"memory does not add up: {self}"
+        assert min(self.used, self.reserved, self.internal, self.cached, self.external, self.free) >= 0, self
+
+
+class Allocator(ABC):
+    """A cache layout. "Does not fit" is a value, never an exception; a call that returns False changes nothing.
+
+    Life of a sequence: `admit` → (`grow` …) → `join` → (`advance` …) → `leave` → `release`; it may be preempted, that
+    is (left and) released, at any point and be admitted again later.
+    Invariants are in `check()`, which tests call after every operation.
+    """
+
+    pool_bytes: int
+    step: int = 0
+    """decode steps so far: the clock that `Sequence.base` is relative to"""
+
+    def match(self, seq: Sequence) -> int:
+        """Tokens of `seq` found in the prefix cache, at most `seq.tokens − 1`: at least one token is computed."""
+        return 0
+
+    @abstractmethod
+    def admit(self, seq: Sequence, tokens: int) -> bool:
+        """Take `seq` in with room for its cached prefix and `tokens` more. Sets `seq.cached` and `seq.computed`
+        to the prefix found (0 without a prefix cache); the caller adds `tokens` to `computed` when they are computed."""
+
+    @abstractmethod
+    def grow(self, seq: Sequence, tokens: int) -> bool:
+        """Room for `tokens` beyond `seq.computed` (a further prefill chunk of an admitted, not decoding sequence)."""
+
+    @abstractmethod
+    def join(self, seq: Sequence) -> None:
+        """`seq` (its `base` set) decodes from now on: it grows by one token a step."""
+
+    @abstractmethod
+    def leave(self, seq: Sequence) -> None:
+        """`seq` no longer decodes; it still holds its memory. The caller has brought `computed` up to date."""
+
+    @abstractmethod
+    def release(self, seq: Sequence, *, finished: bool) -> None:
+        """Give back all that `seq` holds. `finished`: it ended; otherwise it is preempted and may return."""
+
+    @abstractmethod
+    def horizon(self, limit: int) -> int:
+        """How many more steps (0 … limit) surely fit for all decoding sequences together."""
+
+    @abstractmethod
+    def advance(self, steps: int) -> None:
+        """All decoding sequences have grown by `steps` tokens (≤ the horizon)."""
+
+    @abstractmethod
+    def never_fits(self, seq: Sequence) -> bool:
+        """Whether `seq` could not even run alone."""
+
+    @abstractmethod
+    def stats(self) -> MemoryStats:
+        """Where the bytes are, in time independent of the number of sequences."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken. Slow: for tests."""
+
+    def take_moved_bytes(self) -> int:
+        """Bytes copied inside the device since the last call (growth by copy, compaction); the next step pays."""
+        return 0
