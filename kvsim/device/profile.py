@@ -1,0 +1,128 @@
+"""`DeviceProfile`: the JSON file that is the only thing between calibration and simulator."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from kvsim.device.curves import Curves
+from kvsim.device.facts import Facts
+from kvsim.device.provenance import Frozen, Provenance
+from kvsim.errors import InputError
+from kvsim.registry import unknown
+
+SCHEMA = 1
+"""Version this program reads and writes. It reads older ones; a newer one is refused."""
+
+
+class DeviceProfile(Frozen):
+    """A device's facts and its measured curves, each with its origin and its held-out error."""
+
+    schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
+    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    name: str
+    facts: Facts
+    date: date
+    curves: Curves = Curves()
+    provenance: dict[str, Provenance] = Field(default_factory=dict)
+    """source name (a curve's `source`) → where it comes from"""
+    curves_from: str | None = None
+    """id of a sibling whose curves stand in: its ratios over this device's facts, tier `datasheet`"""
+
+    @model_validator(mode="after")
+    def _sources_are_known(self) -> DeviceProfile:
+        missing = sorted(self.curves.sources() - set(self.provenance))
+        if missing:
+            raise ValueError(f"curves refer to sources that provenance does not hold: {', '.join(missing)}")
+        return self
+
+    @property
+    def tier(self) -> str:
+        """best tier among the curves; `datasheet` where there are none"""
+        tiers = {self.provenance[source].tier for source in self.curves.sources()} if not self.curves_from else set()
+        return next((tier for tier in ("measured", "imported") if tier in tiers), "datasheet")
+
+    def to_json(self) -> str:
+        """The file's text: compact, a line a curve, so that a diff of two profiles can be read."""
+        data = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        data = {"schema": self.schema_version, **{k: v for k, v in data.items() if k != "schema"}}
+        lines = []
+        for key, value in data.items():
+            if key == "curves":
+                inner = [f'  {json.dumps(family)}: [\n' + ",\n".join(f"   {_compact(c)}" for c in curves) + "\n  ]"
+                         for family, curves in value.items()]
+                lines.append(' "curves": {\n' + ",\n".join(inner) + "\n }")
+            else:
+                lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def catalogue() -> list[str]:
+    """ids of the profiles that come with kvsim"""
+    folder = files("kvsim") / "data" / "profiles"
+    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+
+
+def load_device(name_or_path: str | Path) -> DeviceProfile:
+    """A catalogue id (`h100-sxm`) or a path to a profile JSON → the profile, a sibling's curves filled in.
+
+    Raises InputError for an unknown name (with the nearest ones), a file that can't be read, a newer schema version,
+    unknown keys, NaN, or tables that don't fit their axes."""
+    text = str(name_or_path)
+    if text in catalogue():
+        return _from_catalogue(text)
+    path = Path(name_or_path)
+    if path.suffix == ".json" or path.is_file():
+        try:
+            return parse_profile(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"device profile {path} can't be read: {error}") from None
+    raise unknown("device", text, catalogue())
+
+
+def parse_profile(text: str, where: str) -> DeviceProfile:
+    """The text of a profile file → the profile; `where` names the file in messages. Raises InputError."""
+    try:
+        version = json.loads(text).get("schema")
+    except (ValueError, AttributeError):
+        raise InputError(f"device profile {where} is not a JSON object") from None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InputError(f'device profile {where} has no schema version: it needs "schema": {SCHEMA}')
+    if version > SCHEMA:
+        raise InputError(f"device profile {where} has schema {version}, this kvsim reads up to {SCHEMA}: upgrade kvsim")
+    try:
+        profile = DeviceProfile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise InputError(f"device profile {where}: {place}: {first['msg']}{more}") from None
+    return _with_sibling(profile)
+
+
+@lru_cache(maxsize=8)
+def _from_catalogue(name: str) -> DeviceProfile:
+    path = files("kvsim") / "data" / "profiles" / f"{name}.json"
+    return parse_profile(path.read_text(encoding="utf-8"), f"{name}.json")
+
+
+def _with_sibling(profile: DeviceProfile) -> DeviceProfile:
+    """`curves_from` resolved: the sibling's ratios and forms, marked as datasheet."""
+    if profile.curves_from is None or profile.curves != Curves():
+        return profile
+    if profile.curves_from == profile.id or profile.curves_from not in catalogue():
+        raise unknown("device in curves_from", profile.curves_from, [i for i in catalogue() if i != profile.id])
+    sibling = _from_catalogue(profile.curves_from)
+    moved = {name: p.model_copy(update={"tier": "datasheet", "notes": f"ratios of {sibling.id} on this device's facts"})
+             for name, p in sibling.provenance.items()}
+    return profile.model_copy(update={"curves": sibling.curves, "provenance": moved})
