@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from kvsim.errors import InputError
@@ -67,6 +66,8 @@ class Registry(Generic[T]):
         if self._searched:
             return
         self._searched = True
+        from importlib.metadata import entry_points  # costs 50 ms of imports
+
         for point in entry_points(group=f"kvsim.{self.kind.replace(' ', '_')}"):
             if point.name not in self._items:
                 self._items[point.name] = point.load()
