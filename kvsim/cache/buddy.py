@@ -22,4 +22,4 @@ class Buddy(Contiguous):
         )
 
     def capacity(self, seq: Sequence, tokens: int) -> int:
-        return max(min(seq.prompt + power_of_two(max(seq.output, 1)), self.max_model_len), seq.final)
+        return min(seq.prompt + power_of_two(max(seq.output, 1)), self.max_model_len)

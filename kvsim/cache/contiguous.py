@@ -12,9 +12,9 @@ from typing import Literal
 
 from kvsim.cache.base import Allocator, MemoryStats, Sequence
 from kvsim.cache.buddy_space import BuddySpace
-from kvsim.cache.space import Fit, HoleSpace, Space
+from kvsim.cache.space import FitRule, HoleSpace, Space
 
-Placement = Literal[Fit, "buddy"]
+Placement = Literal[FitRule, "buddy"]
 
 
 def make_space(pool_bytes: int, token_bytes: int, placement: Placement) -> Space:
@@ -64,12 +64,12 @@ class Contiguous(Allocator):
     def capacity(self, seq: Sequence, tokens: int) -> int:
         """Tokens to make room for when `seq` enters with `tokens` to compute now."""
 
-    def admit(self, seq: Sequence, tokens: int) -> bool:
-        capacity = self.capacity(seq, tokens)
-        length = self.space.rounded(capacity * self.token_bytes)
-        start = self.space.take(length)
-        if start < 0:
+    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
+        if self._room(seq, max(tokens, ensure)) > self.space.largest_hole:
             return False
+        capacity = self.capacity(seq, tokens)
+        length = self._room(seq, tokens)
+        start = self.space.take(length)
         seq.cached = seq.computed = 0
         seq.store = self._live[seq] = Interval(start, length, capacity, tokens)
         self._sum_filled += tokens
@@ -109,7 +109,13 @@ class Contiguous(Allocator):
         self.step += steps
 
     def never_fits(self, seq: Sequence) -> bool:
-        return self.space.rounded(self.capacity(seq, seq.final) * self.token_bytes) > self._largest
+        if seq.final > self.max_model_len:
+            return True
+        return self._room(seq, seq.final) > self._largest
+
+    def _room(self, seq: Sequence, tokens: int) -> int:
+        """Bytes that the interval of a sequence takes when it enters with `tokens`."""
+        return self.space.rounded(self.capacity(seq, tokens) * self.token_bytes)
 
     def stats(self) -> MemoryStats:
         used = (self._sum_filled + self._sum_base + self._decoding * self.step) * self.token_bytes

@@ -12,6 +12,3 @@ class Reserve(Contiguous):
 
     def capacity(self, seq: Sequence, tokens: int) -> int:
         return self.max_model_len
-
-    def never_fits(self, seq: Sequence) -> bool:
-        return seq.final > self.max_model_len or super().never_fits(seq)

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from itertools import pairwise
 from typing import Literal, Protocol
 
-Fit = Literal["first", "best"]
+FitRule = Literal["first", "best"]
 
 
 class Space(Protocol):
@@ -39,7 +39,7 @@ class HoleSpace:
     address). Finding and merging are dictionary and bisect look-ups; only first fit looks at every hole that fits.
     """
 
-    def __init__(self, size: int, fit: Fit = "first") -> None:
+    def __init__(self, size: int, fit: FitRule = "first") -> None:
         self.size = size
         self.free = size
         self.fit = fit
@@ -83,6 +83,13 @@ class HoleSpace:
             start = self._start[start]
             self._remove(start)
         self._add(start, end - start)
+
+    def copy(self) -> HoleSpace:
+        """The same holes, to try something out."""
+        other = HoleSpace(0, self.fit)
+        other.size, other.free = self.size, self.free
+        other._by_size, other._length, other._start = self._by_size.copy(), self._length.copy(), self._start.copy()
+        return other
 
     def holes(self) -> list[tuple[int, int]]:
         """(start, end) of every hole, in order of address."""

@@ -1,0 +1,133 @@
+"""Layout `fit`: contiguous, grown a piece at a time the way `realloc` does: in place if the hole behind is long enough,
+else into a new hole (first or best fit), with a copy of all tokens so far, and only then is the old interval freed.
+
+Little is reserved for nothing, but holes that are each too small add up (external waste) and copies cost time.
+A sequence alone always grows in place when it lies at the bottom of the pool, so whatever fits alone gets through.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from kvsim.cache.base import Sequence
+from kvsim.cache.contiguous import Contiguous, Interval
+from kvsim.cache.space import FitRule, HoleSpace
+
+
+class Fit(Contiguous):
+    """`growth_tokens` more tokens at a time (the last piece is cut at max_model_len).
+
+    When each decoding sequence runs out of room is known from its base: a heap of those steps answers `horizon` and
+    serves `advance`. A step in which something grows is a stride of its own, so that the copy is charged to the same
+    step whatever the strides are.
+    """
+
+    space: HoleSpace
+
+    def __init__(
+        self, *, pool_bytes: int, token_bytes: int, max_model_len: int, growth_tokens: int = 16,
+        placement: FitRule = "first",
+    ) -> None:
+        super().__init__(
+            pool_bytes=pool_bytes, token_bytes=token_bytes, max_model_len=max_model_len, placement=placement
+        )
+        self.growth_tokens = growth_tokens
+        self._full: list[tuple[int, int, Sequence]] = []
+        """heap of (step that the sequence cannot take without growing, running number, sequence); some are outdated"""
+        self._number = 0
+        self._current: dict[Sequence, int] = {}
+        """the running number of each decoding sequence's valid entry in the heap"""
+        self._moved = 0
+
+    def capacity(self, seq: Sequence, tokens: int) -> int:
+        return min(-(-tokens // self.growth_tokens) * self.growth_tokens, self.max_model_len)
+
+    def grow(self, seq: Sequence, tokens: int) -> bool:
+        needed = seq.computed + tokens
+        if needed > seq.store.capacity and not self._enlarge(seq, seq.computed, needed):
+            return False
+        return super().grow(seq, tokens)
+
+    def join(self, seq: Sequence) -> None:
+        super().join(seq)
+        self._expect(seq)
+
+    def leave(self, seq: Sequence) -> None:
+        super().leave(seq)
+        self._current.pop(seq, None)
+
+    def horizon(self, limit: int) -> int:
+        until = self._next_growth() - 1 - self.step
+        if until:
+            return min(limit, until)
+        return min(limit, 1) if self._next_step_fits() else 0
+
+    def advance(self, steps: int) -> None:
+        while self._next_growth() == self.step + 1:
+            _, _, seq = heappop(self._full)
+            tokens = seq.base + self.step
+            grown = self._enlarge(seq, tokens, tokens + 1)
+            assert grown, f"{seq} advances beyond the horizon"
+            self._expect(seq)
+        self.step += steps
+        assert self._next_growth() > self.step, "advanced beyond the horizon"
+
+    def take_moved_bytes(self) -> int:
+        moved, self._moved = self._moved, 0
+        return moved
+
+    def check(self) -> None:
+        super().check()
+        for _, number, seq in self._full:
+            assert self._current.get(seq) != number or seq in self._live, f"{seq} is gone but expected to grow"
+
+    def _expect(self, seq: Sequence) -> None:
+        """Note when `seq` will be full, unless it ends before."""
+        held: Interval = seq.store
+        if held.capacity < seq.final:
+            self._number += 1
+            self._current[seq] = self._number
+            heappush(self._full, (held.capacity - seq.base + 1, self._number, seq))
+
+    def _next_growth(self) -> int:
+        """The step that some sequence cannot take without growing; a step far away if there is none."""
+        full = self._full
+        while full and self._current.get(full[0][2]) != full[0][1]:
+            heappop(full)
+        return full[0][0] if full else 1 << 62
+
+    def _enlarge(self, seq: Sequence, tokens: int, needed: int) -> bool:
+        """Room for `needed` tokens for a sequence that holds `tokens`. False, and no change, if there is none."""
+        held: Interval = seq.store
+        capacity = self.capacity(seq, needed)
+        start = _enlarge(self.space, held, capacity * self.token_bytes)
+        if start < 0:
+            return False
+        if start != held.start:
+            self._moved += tokens * self.token_bytes
+        self._will_fill += min(capacity, seq.final) - min(held.capacity, seq.final)
+        held.start, held.length, held.capacity = start, capacity * self.token_bytes, capacity
+        return True
+
+    def _next_step_fits(self) -> bool:
+        """Whether all sequences that are full now can grow, one after the other as `advance` will do it."""
+        due = []
+        while self._next_growth() == self.step + 1:
+            due.append(heappop(self._full))
+        for entry in due:
+            heappush(self._full, entry)
+        trial = self.space.copy()
+        return all(
+            _enlarge(trial, seq.store, self.capacity(seq, seq.base + self.step + 1) * self.token_bytes) >= 0
+            for _, _, seq in due
+        )
+
+
+def _enlarge(holes: HoleSpace, held: Interval, length: int) -> int:
+    """Take `length` bytes in place of an interval; where they begin, or −1 and no change if they do not fit."""
+    if holes.extend(held.start, held.length, length - held.length):
+        return held.start
+    start = holes.take(length)
+    if start >= 0:
+        holes.give(held.start, held.length)
+    return start
