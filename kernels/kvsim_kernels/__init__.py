@@ -1,0 +1,7 @@
+"""CUDA kernels for attention and the KV cache, on torch tensors: built at run time, also run on the CPU for tests."""
+
+from __future__ import annotations
+
+from .caches import Cache, ContiguousCache, PagedCache
+
+__all__ = ["Cache", "ContiguousCache", "PagedCache"]

@@ -1,0 +1,1 @@
+"""The commands of `python -m kvsim_kernels`, a module each."""
