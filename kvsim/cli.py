@@ -156,5 +156,3 @@ def _fail(sentence: str, code: int) -> int:
 
 def _interrupted() -> int:
     return _fail("interrupted", 130)
-
-
