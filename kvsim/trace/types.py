@@ -34,14 +34,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in columns, one row a request, in order of arrival (rows with a parent: in order of their chain).
+    """Requests in columns, one row a request, in order of arrival; the first arrives at 0.
 
-    Block ids say which prompts begin alike. They are *chained*: an id stands for its block and all before it, so equal
-    ids mean equal prefixes. `block_ids[block_start[i]:block_start[i + 1]]` are those of row i; block j ends at token
-    min((j + 1) · block_size, prompt + output). With rule `ceil` the last, partial block of a prompt has an id
-    (Mooncake), with `floor` it has none (Claude Code), with `extent` block j ends at `block_end[...]` tokens (RAGPulse's
-    components of unequal length). Ids may go on into the output where the answer's lineage is known (a follow-up that
-    repeats it); tokens without an id are private to their request.
+    A row with a parent arrives when its parent has ended, `after_parent_ns` later; its `arrival_ns` is then only the
+    recorded or expected time, used for order and statistics. A parent stands before its children.
+
+    Block ids say which requests begin alike. They are *chained*: an id stands for its block and all before it, so equal
+    ids mean equal prefixes. `block_ids[block_start[i]:block_start[i + 1]]` are those of row i, dense integers from 0.
+    Block j of a row covers the tokens from the end of block j − 1 to `block_end[block_start[i] + j]`. Readers fill
+    `block_end` always: they merge blocks that never occur apart, so one id may cover many of the file's blocks
+    (`kvsim.trace.chain`). Where it is None, block j ends at (j + 1) · block_size, with rule `ceil` at the prompt's end
+    at the latest. `block_size` and `block_rule` describe the file: `ceil` gives the prompt's last, partial block an id
+    (Mooncake), `floor` gives it none (Claude Code), `extent` has blocks of unequal length (RAGPulse's components).
+    Ids may go on into the output where the answer's lineage is known (a follow-up that repeats it); tokens without an
+    id are private to their request.
     """
 
     name: str
@@ -54,13 +60,13 @@ class Trace:
     after_parent_ns: Int
     priority: Int
     block_size: int = 0
-    """tokens a block id covers; 0: the trace has no ids"""
+    """tokens a block of the file covers; 0: the trace has no ids, or ids of unequal blocks"""
     block_rule: BlockRule = "ceil"
     block_ids: Int = field(default_factory=lambda: np.zeros(0, np.int64))
     block_start: Int = field(default_factory=lambda: np.zeros(1, np.int64))
     """length n + 1 where there are ids"""
     block_end: Int | None = None
-    """rule `extent`: the token count at which each block ends, parallel to block_ids"""
+    """the token count of its row at which each block ends, parallel to block_ids"""
     dropped: dict[str, int] = field(default_factory=dict)
     """rows that were readable but unusable, by reason"""
     notes: tuple[str, ...] = ()
@@ -87,9 +93,24 @@ class Trace:
 
     def blocks(self, row: int) -> Int:
         """Block ids of one row, int64."""
-        if not self.block_size and self.block_end is None:
+        if not self.has_ids:
             return self.block_ids[:0]
         return self.block_ids[self.block_start[row] : self.block_start[row + 1]]
+
+    def ends(self, row: int) -> Int:
+        """Token count at which each block of one row ends, int64, parallel to `blocks(row)`, increasing."""
+        if not self.has_ids:
+            return self.block_ids[:0]
+        first, last = self.block_start[row], self.block_start[row + 1]
+        if self.block_end is not None:
+            return self.block_end[first:last]
+        ends = np.arange(1, last - first + 1, dtype=np.int64) * self.block_size
+        return np.minimum(ends, self.prompt_tokens[row]) if self.block_rule == "ceil" else ends
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether any request says what its prompt begins with."""
+        return len(self.block_ids) > 0
 
     def with_columns(self, **columns: object) -> Trace:
         """A copy with some fields replaced."""
