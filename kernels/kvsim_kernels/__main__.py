@@ -14,7 +14,7 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command, each a module `kvsim_kernels.commands.<name>` with `options(parser)` and `run(asked) -> exit code`."""
+    """Run one command: a module of `commands` with `options(parser)` and `run(asked) -> exit code`."""
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m kvsim_kernels", description=__doc__)
     chosen = parser.add_subparsers(dest="command", required=True)

@@ -6,15 +6,15 @@ import io
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from . import store
 
 CSRC = Path(__file__).parent / "csrc"
-ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-# Bytes of shared memory one block may have (CUDA C++ Programming Guide, technical specifications per compute capability).
-SHARED_LIMIT = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10} | dict.fromkeys(("sm_86", "sm_89", "sm_120"), 99 << 10)
+# KiB of shared memory one block may have (CUDA C++ Programming Guide, technical specifications).
+SHARED_KIB = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99}
+ARCHS = tuple(SHARED_KIB)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Cubin:
     stack_bytes: int
 
 
-@lru_cache(maxsize=None)
+@cache
 def sources(source: str) -> str:
     """The text of `csrc/<source>` and of every file it includes: what a build depends on."""
     seen: dict[Path, str] = {}
@@ -44,13 +44,13 @@ def sources(source: str) -> str:
     return "\0".join(f"{path.name}\0{text}" for path, text in seen.items())
 
 
-@lru_cache(maxsize=None)
+@cache
 def nvrtc_version() -> tuple[int, int]:
     """Version of the NVRTC that is installed; ImportError with a remedy if there is none."""
     try:
-        from cuda.bindings import nvrtc
+        from cuda.bindings import nvrtc  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ImportError(f"CUDA kernels are compiled by NVRTC, which is not installed ({error}): pip install 'kvsim[calibrate]'") from error
+        raise ImportError(f"NVRTC, which compiles kernels, is missing ({error}): pip install 'kvsim[calibrate]'") from error
     status, major, minor = nvrtc.nvrtcVersion()
     if int(status):
         raise RuntimeError(f"nvrtcVersion failed with {status}")
@@ -61,7 +61,7 @@ def options(arch: str) -> dict[str, object]:
     return {"arch": arch, "std": "c++17", "ptxas_options": ["-v"]}
 
 
-@lru_cache(maxsize=None)
+@cache
 def cubin(source: str, expression: str, arch: str) -> Cubin:
     """The kernel `expression` (a template instantiation, as C++ writes it) of `csrc/<source>`, compiled for `arch`.
 
@@ -77,7 +77,7 @@ def cubin(source: str, expression: str, arch: str) -> Cubin:
 
 def compiled(source: str, expression: str, asked: dict[str, object]) -> bytes:
     """A line of JSON (the fields of Cubin but `code`), then the cubin."""
-    from cuda.core import Program, ProgramOptions
+    from cuda.core import Program, ProgramOptions  # type: ignore[import-untyped]
 
     log = io.StringIO()
     path = CSRC / source
@@ -85,7 +85,8 @@ def compiled(source: str, expression: str, asked: dict[str, object]) -> bytes:
         program = Program(path.read_text(), "c++", ProgramOptions(name=source, include_path=[str(CSRC)], **asked))
         made = program.compile("cubin", name_expressions=(expression,), logs=log)
     except Exception as error:
-        raise RuntimeError(f"{source}: {expression} does not compile for {asked['arch']}: {error}\n{log.getvalue()}") from error
+        what = f"{source}: {expression} does not compile for {asked['arch']}"
+        raise RuntimeError(f"{what}: {error}\n{log.getvalue()}") from error
     symbol = made.symbol_mapping[expression]
     usage = used(log.getvalue(), symbol if isinstance(symbol, str) else symbol.decode())
     return json.dumps(usage).encode() + b"\n" + bytes(made.code)

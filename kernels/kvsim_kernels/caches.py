@@ -8,10 +8,10 @@ The row of a token and KV head holds head_dim numbers, for the keys and for the 
 | int8 | int8 | [..., kv_heads, 2]: of the key row, of the value row | code * scale |
 | fp8 | float8_e4m3fn | as int8 | code * scale |
 | fp8_tensor | float8_e4m3fn | none; the floats key_scale and value_scale | code * scale |
-| int4 | uint8, head_dim / 2 a row | [..., kv_heads, 2, head_dim / group, 2]: (scale, zero) of each group of channels | code * scale + zero |
+| int4 | uint8 | [..., kv_heads, 2, head_dim / group, 2]: (scale, zero) of a group | code * scale + zero |
 
-int4 packs eight channels in four bytes: channel 2j is nibble j and channel 2j + 1 is nibble j + 4 of the little-endian
-32-bit word, so that two neighbours are 16 bits apart, which is how tensor cores take pairs.
+The row of an int4 cache is head_dim / 2 bytes: byte i holds channel 2i in its low half and channel 2i + 1 in its high half.
+Its groups are of 32, 64 or 128 neighbouring channels.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Literal, Self
 
 import torch
 
+Device = torch.device | str
 Format = Literal["bf16", "fp16", "int8", "fp8", "fp8_tensor", "int4"]
 DTYPES: dict[Format, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -53,9 +54,10 @@ class Cache:
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.keys.dtype not in DTYPES.values():
-            raise ValueError(f"{name}.keys are {self.keys.dtype}; built are bfloat16, float16, int8, float8_e4m3fn and uint8 (int4)")
+            built = "bfloat16, float16, int8, float8_e4m3fn and uint8 (int4)"
+            raise ValueError(f"{name}.keys are {self.keys.dtype}; built are {built}")
         if self.keys.dim() != 4:
-            raise ValueError(f"{name}.keys have shape {list(self.keys.shape)}; four dimensions are needed (see kvsim_kernels.caches)")
+            raise ValueError(f"{name}.keys have shape {list(self.keys.shape)}; four dimensions are needed")
         if self.head_dim not in HEAD_SIZES:
             raise ValueError(f"{name}: head size {self.head_dim} is not built, only {', '.join(map(str, HEAD_SIZES))}")
         same(f"{name}.values", self.values, self.keys.shape, self.keys.dtype, self.keys.device)
@@ -72,7 +74,8 @@ class Cache:
             if groups < 1 or self.head_dim % groups or self.head_dim // groups not in INT4_GROUPS:
                 shape = None if self.scales is None else list(self.scales.shape)
                 sizes = ", ".join(map(str, INT4_GROUPS))
-                raise ValueError(f"{name}.scales have shape {shape}; int4 needs {[*lead, 2]} + [groups, 2], groups of {sizes} channels")
+                need = f"{lead} + [2, groups, 2] with groups of {sizes} channels"
+                raise ValueError(f"{name}.scales have shape {shape}; int4 needs {need}")
             same(f"{name}.scales", self.scales, [*lead, 2, groups, 2], torch.float16, self.keys.device)
         elif self.scales is not None:
             raise ValueError(f"{name}: {self.keys.dtype} keys have no scales")
@@ -107,7 +110,7 @@ class Cache:
         return sum(tensor.nbytes for tensor in tensors) // max(1, self.keys.shape[0] * self.keys.shape[1])
 
     @classmethod
-    def _zeros(cls, lead: list[int], kv_heads: int, head_dim: int, format: Format, group: int, device: torch.device | str) -> Self:
+    def _zeros(cls, lead: list[int], kv_heads: int, head_dim: int, format: Format, group: int, device: Device) -> Self:
         row = head_dim // 2 if format == "int4" else head_dim
         keys, values = (torch.zeros(*lead, kv_heads, row, dtype=DTYPES[format], device=device) for _ in range(2))
         shape = {"int8": [2], "fp8": [2], "int4": [2, head_dim // group, 2]}.get(format)
@@ -126,7 +129,15 @@ class ContiguousCache(Cache):
 
     @classmethod
     def zeros(
-        cls, sequences: int, capacity: int, kv_heads: int, head_dim: int, format: Format = "bf16", *, group: int = 32, device: torch.device | str = "cpu"
+        cls,
+        sequences: int,
+        capacity: int,
+        kv_heads: int,
+        head_dim: int,
+        format: Format = "bf16",
+        *,
+        group: int = 32,
+        device: Device = "cpu",
     ) -> Self:
         """A cache full of zeros. group: channels a scale, for int4."""
         return cls._zeros([sequences, capacity], kv_heads, head_dim, format, group, device)
@@ -139,7 +150,8 @@ class PagedCache(Cache):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.block_size not in BLOCK_SIZES:
-            raise ValueError(f"PagedCache: a block size of {self.block_size} is not built, only {', '.join(map(str, BLOCK_SIZES))}")
+            sizes = ", ".join(map(str, BLOCK_SIZES))
+            raise ValueError(f"PagedCache: a block size of {self.block_size} is not built, only {sizes}")
 
     @property
     def blocks(self) -> int:
@@ -151,13 +163,23 @@ class PagedCache(Cache):
 
     @classmethod
     def zeros(
-        cls, blocks: int, block_size: int, kv_heads: int, head_dim: int, format: Format = "bf16", *, group: int = 32, device: torch.device | str = "cpu"
+        cls,
+        blocks: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        format: Format = "bf16",
+        *,
+        group: int = 32,
+        device: Device = "cpu",
     ) -> Self:
         """A cache full of zeros. group: channels a scale, for int4."""
         return cls._zeros([blocks, block_size], kv_heads, head_dim, format, group, device)
 
 
-def same(name: str, tensor: torch.Tensor | None, shape: list[int] | torch.Size, dtype: torch.dtype, device: torch.device) -> None:
+def same(
+    name: str, tensor: torch.Tensor | None, shape: list[int] | torch.Size, dtype: torch.dtype, device: torch.device
+) -> None:
     """ValueError unless the tensor has this shape and dtype and is on this device."""
     if tensor is None:
         raise ValueError(f"{name} are missing: a {dtype} tensor of shape {list(shape)} is needed")

@@ -15,14 +15,21 @@ CPP_TYPES = {torch.bfloat16: "bf16_t", torch.float16: "half_t", torch.float32: "
 
 
 def tensor(
-    name: str, given: torch.Tensor, shape: list[int | None], dtypes: tuple[torch.dtype, ...], device: torch.device, *, align: int = 16
+    name: str,
+    given: torch.Tensor,
+    shape: list[int | None],
+    dtypes: tuple[torch.dtype, ...],
+    device: torch.device,
+    *,
+    align: int = 16,
 ) -> None:
     """ValueError unless `given` has this shape (None: any size), one of these dtypes, is on `device` and contiguous."""
     if not isinstance(given, torch.Tensor):
         raise ValueError(f"{name} is a {type(given).__name__}, not a torch tensor")
-    if len(given.shape) != len(shape) or any(want not in (None, have) for want, have in zip(shape, given.shape, strict=True)):
+    sizes = list(given.shape)
+    if len(sizes) != len(shape) or any(want not in (None, have) for want, have in zip(shape, sizes, strict=True)):
         wanted = ", ".join("any" if want is None else str(want) for want in shape)
-        raise ValueError(f"{name} has shape {list(given.shape)}; [{wanted}] is needed")
+        raise ValueError(f"{name} has shape {sizes}; [{wanted}] is needed")
     if given.dtype not in dtypes:
         raise ValueError(f"{name} is {given.dtype}; {' or '.join(map(str, dtypes))} is needed")
     if given.device != device:
@@ -53,7 +60,9 @@ def addressing(cache: Cache, block_table: torch.Tensor | None, batch: int) -> tu
     return cache.capacity, 0, cache.capacity
 
 
-def contents(cache: Cache, lengths: torch.Tensor, block_table: torch.Tensor | None, capacity: int, name: str = "lengths") -> None:
+def contents(
+    cache: Cache, lengths: torch.Tensor, block_table: torch.Tensor | None, capacity: int, name: str = "lengths"
+) -> None:
     """ValueError unless 0 <= lengths <= capacity and every block that holds one of these tokens exists.
 
     Reads the tensors back from the device, so it waits for it.
@@ -68,7 +77,8 @@ def contents(cache: Cache, lengths: torch.Tensor, block_table: torch.Tensor | No
         bad = used & ((table < 0) | (table >= cache.blocks))
         if bool(bad.any()):
             row, column = (int(x) for x in torch.nonzero(bad)[0])
-            raise ValueError(f"block_table[{row}, {column}] is {int(table[row, column])}; the cache has blocks 0 to {cache.blocks - 1}")
+            what = f"block_table[{row}, {column}] is {int(table[row, column])}"
+            raise ValueError(f"{what}; the cache has blocks 0 to {cache.blocks - 1}")
 
 
 __all__ = ["CPP_TYPES", "FLOATS", "addressing", "contents", "same", "tensor"]

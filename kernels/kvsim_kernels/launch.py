@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -47,7 +47,7 @@ class Kernel:
         if x * y * z == 0:
             return
         if y > 65535 or z > 65535 or x > 2**31 - 1:
-            raise ValueError(f"{self.name}: a grid of {x} x {y} x {z} blocks is too large (at most 2^31 - 1, 65535, 65535)")
+            raise ValueError(f"{self.name}: a grid of {x} x {y} x {z} blocks is over 2^31 - 1 x 65535 x 65535")
         values = [converted(self, argument, device) for argument in arguments]
         if device.type == "cuda":
             launch_cuda(self, (x, y, z), values, device)
@@ -57,7 +57,7 @@ class Kernel:
             raise ValueError(f"{self.name}: kernels run on cuda and cpu devices, not on {device}")
 
 
-def converted(kernel: Kernel, argument: Argument, device: torch.device) -> int | ctypes.c_int | ctypes.c_float | ctypes.c_int64:
+def converted(kernel: Kernel, argument: Argument, device: torch.device) -> object:
     """What both launchers understand: a pointer as int, other things as ctypes."""
     if argument is None:
         return 0
@@ -76,8 +76,8 @@ def converted(kernel: Kernel, argument: Argument, device: torch.device) -> int |
 def launch_host(kernel: Kernel, grid: tuple[int, int, int], values: Sequence[object]) -> None:
     boxes = [ctypes.c_void_p(value) if isinstance(value, int) else value for value in values]
     pointers = (ctypes.c_void_p * len(boxes))(*[ctypes.addressof(box) for box in boxes])  # type: ignore[arg-type]
-    run = host.function(kernel.source, kernel.expression)
-    if run((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(kernel.threads, 1, 1), kernel.shared_bytes, pointers):
+    sizes = (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(kernel.threads, 1, 1)
+    if host.function(kernel.source, kernel.expression)(*sizes, ctypes.c_uint(kernel.shared_bytes), pointers):
         raise ValueError(f"{kernel.name}: {kernel.shared_bytes} bytes of shared memory are more than any chip has")
 
 
@@ -92,7 +92,7 @@ class CurrentStream:
 
 
 def launch_cuda(kernel: Kernel, grid: tuple[int, int, int], values: Sequence[object], device: torch.device) -> None:
-    from cuda.core import LaunchConfig, launch
+    from cuda.core import LaunchConfig, launch  # type: ignore[import-untyped]
 
     index = torch.cuda.current_device() if device.index is None else device.index
     config = LaunchConfig(grid=grid, block=(kernel.threads, 1, 1), shmem_size=kernel.shared_bytes)
@@ -100,15 +100,16 @@ def launch_cuda(kernel: Kernel, grid: tuple[int, int, int], values: Sequence[obj
         launch(CurrentStream(device), config, loaded(kernel, index), *values)
 
 
-@lru_cache(maxsize=None)
+@cache
 def loaded(kernel: Kernel, index: int) -> object:
     """The kernel on CUDA device `index`, allowed the shared memory that it asks for."""
-    from cuda.bindings import driver
+    from cuda.bindings import driver  # type: ignore[import-untyped]
     from cuda.core import Device, ObjectCode
 
     major, minor = torch.cuda.get_device_capability(index)
     if (major, minor) < (8, 0):
-        raise ValueError(f"the kernels need compute capability 8.0 or newer; {torch.cuda.get_device_name(index)} has {major}.{minor}")
+        name = torch.cuda.get_device_name(index)
+        raise ValueError(f"the kernels need compute capability 8.0 or newer; {name} has {major}.{minor}")
     Device(index).set_current()
     made = build.cubin(kernel.source, kernel.expression, f"sm_{major}{minor}")
     ready = ObjectCode.from_cubin(made.code, name=kernel.name).get_kernel(made.symbol)
@@ -117,7 +118,7 @@ def loaded(kernel: Kernel, index: int) -> object:
         _, ordinal = driver.cuDeviceGet(index)
         (status,) = driver.cuKernelSetAttribute(attribute, kernel.shared_bytes, ready.handle, ordinal)
         if int(status):
-            raise RuntimeError(f"{kernel.expression}: {kernel.shared_bytes} bytes of shared memory are refused: {status}")
+            raise RuntimeError(f"{kernel.expression}: {kernel.shared_bytes} shared bytes are refused: {status}")
     return ready
 
 

@@ -13,7 +13,8 @@ from .. import grid
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda[:n] (default: a GPU if there is one)")
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=here, help="cpu or cuda[:n] (default here: %(default)s)")
     parser.add_argument("--kernel", default="", help="only kernels whose name has this in it")
     parser.add_argument("--wide", action="store_true", help="the slow cases too")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -31,11 +32,13 @@ def run(asked: argparse.Namespace) -> int:
         if asked.kernel not in case.kernel:
             continue
         error = case.run()
-        rows.append({"kernel": case.kernel, "case": case.case, "error": error, "bound": case.bound, "ok": error <= case.bound})
-        print(f"{case.kernel:22s} {case.case:70s} {error:9.2e} <= {case.bound:.0e} {'' if rows[-1]['ok'] else 'FAILED'}", file=sys.stderr, flush=True)
-    failed = [row for row in rows if not row["ok"]]
+        ok = error <= case.bound
+        known = error if math.isfinite(error) else None     # JSON has no NaN
+        rows.append({"kernel": case.kernel, "case": case.case, "error": known, "bound": case.bound, "ok": ok})
+        line = f"{case.kernel:22s} {case.case:70s} {error:9.2e} <= {case.bound:.0e} {'' if ok else 'FAILED'}"
+        print(line, file=sys.stderr, flush=True)
+    failed = sum(not row["ok"] for row in rows)
     if asked.json:
-        finite = [row | {"error": row["error"] if math.isfinite(row["error"]) else None} for row in rows]
-        print(json.dumps({"device": str(device), "cases": len(rows), "failed": len(failed), "rows": finite}))
-    print(f"{len(rows)} cases on {device}, {len(failed)} failed", file=sys.stderr)
+        print(json.dumps({"device": str(device), "cases": len(rows), "failed": failed, "rows": rows}))
+    print(f"{len(rows)} cases on {device}, {failed} failed", file=sys.stderr)
     return 1 if failed or not rows else 0

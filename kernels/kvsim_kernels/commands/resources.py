@@ -26,7 +26,7 @@ def rows(kernels: Iterable[Kernel], archs: Iterable[str], jobs: int = 2) -> Iter
     def row(pair: tuple[Kernel, str]) -> dict[str, Any]:
         kernel, arch = pair
         made = build.cubin(kernel.source, kernel.expression, arch)
-        shared, limit = made.static_shared_bytes + kernel.shared_bytes, build.SHARED_LIMIT[arch]
+        shared, limit = made.static_shared_bytes + kernel.shared_bytes, build.SHARED_KIB[arch] << 10
         return {
             "kernel": kernel.expression,
             "arch": arch,
@@ -53,7 +53,8 @@ def run(asked: argparse.Namespace) -> int:
     for row in rows([kernel for kernel in grid.variants() if asked.kernel in kernel.expression], archs, asked.jobs):
         found.append(row)
         print(
-            f"{row['kernel']:60s} {row['arch']:7s} {row['registers']:4d} registers {row['shared_bytes']:7d} of {row['shared_limit']} shared bytes"
+            f"{row['kernel']:60s} {row['arch']:7s} {row['registers']:4d} registers"
+            f" {row['shared_bytes']:7d} of {row['shared_limit']} shared bytes"
             f" {row['spill_bytes']:4d} spilled {row['stack_bytes']:4d} stack {'' if row['ok'] else 'FAILED'}",
             file=sys.stderr,
             flush=True,

@@ -12,14 +12,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from .. import store
 from ..build import CSRC, sources
 
 HERE = Path(__file__).parent
-FLAGS = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
+FLAGS = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off"]
+FLAGS += ["-Wall", "-Wextra", "-Wno-unknown-pragmas"]
 MODES = {
     "plain": [],
     "asan": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"],
@@ -28,7 +30,7 @@ MODES = {
 LAUNCH = "kvsim_launch"
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiler() -> tuple[str, str]:
     """Path and version of g++; FileNotFoundError if there is none."""
     path = shutil.which(os.environ.get("CXX", "g++"))
@@ -44,16 +46,14 @@ def mode() -> str:
     return chosen
 
 
-@lru_cache(maxsize=None)
-def function(source: str, expression: str) -> ctypes._CFuncPtr:
+@cache
+def function(source: str, expression: str) -> Callable[..., int]:
     """The kernel as a C function (grid, block, dynamic shared bytes, arguments), like cuLaunchKernel; returns 0."""
     flags = [*FLAGS, *MODES[mode()]]
     runtime = [(HERE / name).read_text() for name in ("cuda_host.h", "device_host.h")]
     name = store.key(sources(source), expression, *runtime, *flags, *compiler()) + f".{mode()}.so"
     path = store.fetch(name, lambda: built(source, expression, flags))
-    launch = getattr(ctypes.CDLL(str(path)), LAUNCH)
-    launch.argtypes = [ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_uint, ctypes.POINTER(ctypes.c_void_p)]
-    launch.restype = ctypes.c_int
+    launch: Callable[..., int] = getattr(ctypes.CDLL(str(path)), LAUNCH)
     return launch
 
 
@@ -66,7 +66,7 @@ def built(source: str, expression: str, flags: list[str]) -> bytes:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "kernel.so"
         command = [compiler()[0], *flags, "-x", "c++", "-", "-o", str(out)]
-        clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # g++ itself needs no sanitizer
+        clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # no sanitizer in g++
         done = subprocess.run(command, input=shim, capture_output=True, text=True, check=False, env=clean)
         if done.returncode:
             raise RuntimeError(f"{source}: {expression} does not compile for the CPU:\n{done.stderr}")
