@@ -1,4 +1,4 @@
-"""A Result: what one run did, as five tables and a dictionary; a folder of Parquet files and run.json on disk.
+"""A Result: what one run did, as four tables and a dictionary; a folder of Parquet files and run.json on disk.
 
 The Result is the only thing between the simulator and whoever looks at it: metrics, reports, the app. A live server
 measured by `kvsim measure` writes the same, so "predicted against measured" compares two Results.
