@@ -22,8 +22,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "admitted", "base", "cached", "chain", "computed", "decoding", "final", "generated", "output", "preemptions",
-        "priority", "prompt", "recomputed", "row", "store",
+        "admitted", "base", "cached", "chain", "computed", "decoding", "final", "generated", "last_token_ns", "output",
+        "peak", "preemptions", "priority", "prompt", "recomputed", "row", "store",
     )
 
     def __init__(self, row: int, prompt: int, output: int, priority: int = 0, chain: Any = None) -> None:
@@ -45,8 +45,12 @@ class Sequence:
         self.admitted = -1
         """running number of its latest admission: the order of the running set"""
         self.preemptions = 0
+        self.peak = 0
+        """most tokens it had in the cache when it was preempted"""
         self.recomputed = 0
         """tokens computed more than once because of preemption"""
+        self.last_token_ns = -1
+        """when its latest token was sampled, while it is not decoding"""
         self.store: Any = None
         """what the allocator keeps for it"""
 
@@ -101,6 +105,8 @@ class Allocator(ABC):
     """
 
     pool_bytes: int
+    chunkable: bool = True
+    """whether a prompt can be computed in pieces (it needs a cache to keep the earlier ones)"""
     step: int = 0
     """decode steps so far: the clock that `Sequence.base` is relative to"""
 
@@ -109,9 +115,13 @@ class Allocator(ABC):
         return 0
 
     @abstractmethod
-    def admit(self, seq: Sequence, tokens: int) -> bool:
-        """Take `seq` in with room for its cached prefix and `tokens` more. Sets `seq.cached` and `seq.computed`
-        to the prefix found (0 without a prefix cache); the caller adds `tokens` to `computed` when they are computed."""
+    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
+        """Take `seq` in with room for its cached prefix and `tokens` more.
+
+        Sets `seq.cached` and `seq.computed` to the prefix found (0 without a prefix cache); the caller adds `tokens`
+        to `computed` when they are computed. With `ensure`, that many tokens in all must fit now, though they are not
+        all allocated (vLLM admits a request only where its whole prompt fits).
+        """
 
     @abstractmethod
     def grow(self, seq: Sequence, tokens: int) -> bool:

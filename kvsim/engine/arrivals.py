@@ -1,0 +1,56 @@
+"""When requests arrive: by the trace's clock, or a think time after the request they wait for has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+import numpy as np
+
+from kvsim.engine.decode_set import NEVER
+from kvsim.trace.types import Trace
+
+
+class Arrivals:
+    """Rows of a trace in order of arrival. A follow-up's arrival is known once its parent has ended."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._children: dict[int, list[int]] = {}
+        self._think = trace.after_parent_ns
+        waits = trace.parent >= 0
+        for row in np.flatnonzero(waits).tolist():
+            self._children.setdefault(int(trace.parent[row]), []).append(row)
+        roots = np.flatnonzero(~waits)
+        order = roots[np.argsort(trace.arrival_ns[roots], kind="stable")]
+        self._rows: list[int] = order.tolist()
+        self._times: list[int] = trace.arrival_ns[order].tolist()
+        self._at = 0
+        self._followups: list[tuple[int, int]] = []
+
+    def next_ns(self) -> int:
+        """Time of the next known arrival, or NEVER."""
+        clock = self._times[self._at] if self._at < len(self._times) else NEVER
+        return min(clock, self._followups[0][0]) if self._followups else clock
+
+    def pop(self) -> tuple[int, int]:
+        """(time, row) of the next known arrival; ties go to the lower row."""
+        clock = (self._times[self._at], self._rows[self._at]) if self._at < len(self._times) else (NEVER, NEVER)
+        if self._followups and self._followups[0] < clock:
+            return heappop(self._followups)
+        self._at += 1
+        return clock
+
+    def ended(self, row: int, now: int) -> None:
+        """`row` has its last token: its follow-ups arrive after their think time."""
+        for child in self._children.pop(row, ()):
+            heappush(self._followups, (now + int(self._think[child]), child))
+
+    def orphans(self, row: int) -> list[int]:
+        """All rows that wait, directly or not, for `row`, which will never end. They will not arrive."""
+        found: list[int] = []
+        queue = deque((row,))
+        while queue:
+            children = self._children.pop(queue.popleft(), [])
+            found += children
+            queue.extend(children)
+        return found

@@ -1,0 +1,150 @@
+"""The decoding sequences as a calendar: each grows by one token a step, so nothing is touched per sequence and step.
+
+With `base = tokens in cache − step` constant, the total context is `sum_base + n · step`, completions are a heap on the
+step number, and the longest sequence is the one of largest base. A layer group with a window w attends min(context, w):
+its sequences move from growing to saturated on a step that is known when they join.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from kvsim.cache.base import Sequence
+
+NEVER = 1 << 62
+
+
+class Lengths:
+    """Attended lengths of all decoding sequences in one group of layers that attend `window` tokens (0: all)."""
+
+    __slots__ = ("_growing", "_members", "_saturating", "_tallest", "grow_base", "growing", "saturated", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.growing = 0
+        self.grow_base = 0
+        self.saturated = 0
+        self._saturating: list[tuple[int, int, Sequence]] = []
+        self._tallest: list[tuple[int, int, Sequence]] = []
+        self._members: set[Sequence] = set()
+        self._growing: set[Sequence] = set()
+        """those that have yet to reach the window"""
+
+    def join(self, seq: Sequence, step: int) -> None:
+        """A sequence attends base + step + 1 tokens in the coming step, or the window where that is less."""
+        self._members.add(seq)
+        heappush(self._tallest, (-seq.base, seq.row, seq))
+        saturates = self.window - 1 - seq.base
+        if self.window and saturates <= step:
+            self.saturated += 1
+            return
+        self.growing += 1
+        self.grow_base += seq.base
+        if self.window:
+            self._growing.add(seq)
+            heappush(self._saturating, (saturates, seq.row, seq))
+
+    def leave(self, seq: Sequence, step: int) -> None:
+        self._members.discard(seq)
+        self._growing.discard(seq)
+        if self.window and self.window - 1 - seq.base <= step:
+            self.saturated -= 1
+        else:
+            self.growing -= 1
+            self.grow_base -= seq.base
+
+    def settle(self, step: int) -> None:
+        """Move those that have reached the window by `step` to the saturated ones."""
+        heap = self._saturating
+        while heap and heap[0][0] <= step:
+            saturates, _, seq = heappop(heap)
+            if seq in self._growing and saturates == self.window - 1 - seq.base:
+                self._growing.remove(seq)
+                self.growing -= 1
+                self.grow_base -= seq.base
+                self.saturated += 1
+
+    def next_saturation(self) -> int:
+        """Step at which the next sequence stops growing. May be too early (a sequence that left), never too late."""
+        return self._saturating[0][0] if self._saturating else NEVER
+
+    def attended(self, step: int) -> int:
+        """Tokens attended by all sequences in the coming step."""
+        return self.grow_base + self.growing * (step + 1) + self.saturated * self.window
+
+    def longest(self, step: int) -> int:
+        """The longest attended length in the coming step, tokens."""
+        heap, members = self._tallest, self._members
+        while heap and (heap[0][2] not in members or heap[0][2].base != -heap[0][0]):
+            heappop(heap)
+        if len(heap) > 64 and len(heap) > 4 * len(members):
+            self._tallest = heap = [entry for entry in heap if entry[2] in members and entry[2].base == -entry[0]]
+            heapify(heap)
+        if not heap:
+            return 0
+        longest = step + 1 - heap[0][0]
+        return min(longest, self.window) if self.window else longest
+
+
+class DecodeSet:
+    """All decoding sequences of one replica, and the step counter they share."""
+
+    def __init__(self, windows: tuple[int, ...]) -> None:
+        self.step = 0
+        self.sequences: set[Sequence] = set()
+        self.latest = -1
+        """the latest admission among all that ever joined"""
+        self.groups = tuple(Lengths(window) for window in windows)
+        self._windowed = tuple(group for group in self.groups if group.window)
+        self._finish: dict[int, list[Sequence]] = {}
+        self._finish_steps: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def join(self, seq: Sequence) -> None:
+        """`seq` has one pending token: it decodes from the coming step on."""
+        seq.base = seq.computed - self.step
+        seq.decoding = True
+        self.sequences.add(seq)
+        self.latest = max(self.latest, seq.admitted)
+        for group in self.groups:
+            group.join(seq, self.step)
+        step = seq.prompt + seq.output - 1 - seq.base
+        bucket = self._finish.get(step)
+        if bucket is None:
+            self._finish[step] = [seq]
+            heappush(self._finish_steps, step)
+        else:
+            bucket.append(seq)
+
+    def leave(self, seq: Sequence) -> None:
+        """`seq` no longer decodes; its `computed` and `generated` are brought up to date."""
+        seq.computed = seq.base + self.step
+        seq.generated = seq.computed + 1 - seq.prompt
+        seq.decoding = False
+        self.sequences.remove(seq)
+        for group in self.groups:
+            group.leave(seq, self.step)
+        step = seq.prompt + seq.output - 1 - seq.base
+        bucket = self._finish.get(step)
+        if bucket is not None:
+            bucket.remove(seq)
+
+    def horizon(self) -> int:
+        """Steps until the next completion, or until a sequence reaches a window."""
+        steps = self._finish_steps
+        while not self._finish[steps[0]]:
+            del self._finish[steps[0]]
+            heappop(steps)
+        limit = steps[0] - self.step
+        for group in self._windowed:
+            limit = min(limit, max(1, group.next_saturation() - self.step))
+        return limit
+
+    def advance(self, steps: int) -> list[Sequence]:
+        """Everyone has decoded `steps` tokens (≤ horizon). Returns those that are done, still in the set."""
+        self.step += steps
+        for group in self._windowed:
+            group.settle(self.step)
+        return self._finish.get(self.step, [])

@@ -1,0 +1,104 @@
+"""A trace through one replica: the smallest whole simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import simpy
+
+from kvsim.cache.base import Allocator, Sequence
+from kvsim.cache.prefix import Part
+from kvsim.engine.arrivals import Arrivals
+from kvsim.engine.decode_set import NEVER
+from kvsim.engine.replica import Replica, StepCost
+from kvsim.record import Recorder
+from kvsim.sched.base import Limits, Plan, Scheduler
+from kvsim.trace.types import Trace
+
+Chains = Callable[[int], list[Part]]
+"""row → what a prefix cache knows of its content"""
+
+
+class TraceSource:
+    """Feeds one replica from a trace, refuses what can never run, and lets follow-ups come when their parent ends."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        recorder: Recorder,
+        max_model_len: int,
+        chains: Chains | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.next_ns = (arrivals := Arrivals(trace)).next_ns
+        self._arrivals = arrivals
+        self._record = recorder
+        self._max_model_len = max_model_len
+        self._chains = chains
+        self._progress = progress
+        self._ended = 0
+        self._prompt: list[int] = trace.prompt_tokens.tolist()
+        self._output: list[int] = trace.output_tokens.tolist()
+        self._priority: list[int] = trace.priority.tolist()
+
+    def take(self, now: int) -> Iterable[Sequence]:
+        while self.next_ns() <= now:
+            time, row = self._arrivals.pop()
+            self._record.arrival_ns[row] = time
+            prompt, output = self._prompt[row], self._output[row]
+            chain = self._chains(row) if self._chains is not None else None
+            seq = Sequence(row, prompt, output, self._priority[row], chain)
+            if prompt + output > self._max_model_len:
+                self.refused(seq, "too_long")
+            elif prompt == 0:
+                self.refused(seq, "empty_prompt")
+            else:
+                yield seq
+
+    def ended(self, seq: Sequence, now: int) -> None:
+        self._arrivals.ended(seq.row, now)
+        self._count()
+
+    def refused(self, seq: Sequence, reason: str) -> None:
+        self._record.refuse(seq.row, reason)
+        self._count()
+        for row in self._arrivals.orphans(seq.row):  # they never arrive; the time that is known is their ancestor's
+            self._record.arrival_ns[row] = self._record.arrival_ns[seq.row]
+            self._record.refuse(row, "parent_refused")
+            self._count()
+
+    def wait(self) -> simpy.Event | None:
+        return None  # all arrivals that are left follow from requests in flight, and none is
+
+    def _count(self) -> None:
+        self._ended += 1
+        if self._progress is not None and self._ended % 256 == 0:
+            self._progress(self._ended)
+
+
+def replay(
+    trace: Trace,
+    *,
+    scheduler: Scheduler,
+    limits: Limits,
+    kv: Allocator,
+    cost: StepCost,
+    windows: tuple[int, ...] = (0,),
+    max_model_len: int = NEVER,
+    chains: Chains | None = None,
+    max_stride: int = NEVER,
+    progress: Callable[[int], None] | None = None,
+    watch: Callable[[Replica, Plan], None] | None = None,
+) -> Recorder:
+    """Run `trace` on one replica until nothing is left to do. Deterministic: the same input, the same nanoseconds."""
+    span = int(trace.arrival_ns.max() - trace.arrival_ns.min()) if len(trace) else 0
+    recorder = Recorder(len(trace), span)
+    source = TraceSource(trace, recorder, max_model_len, chains, progress)
+    env = simpy.Environment(0)
+    replica = Replica(
+        env, scheduler=scheduler, limits=limits, kv=kv, cost=cost, windows=windows, source=source, recorder=recorder,
+        max_stride=max_stride, watch=watch,
+    )
+    env.process(replica.run())
+    env.run()
+    return recorder

@@ -1,0 +1,332 @@
+"""One replica of a serving engine as a SimPy process: plan, let the step's time pass, apply its results, repeat.
+
+Several decode steps that nothing can interrupt are one *stride*: their times come from one call of the cost model and
+SimPy sees one event. Nothing is committed before a stride ends, so an arrival that nobody foresaw only shortens it.
+Step mode is the same loop with `max_stride = 1`, and gives the same Result to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from kvsim.cache.base import Allocator, Sequence
+from kvsim.cost.shape import StepShape
+from kvsim.engine.decode_set import NEVER, DecodeSet
+from kvsim.record import Recorder
+from kvsim.sched.base import Limits, Plan, Scheduler, State, admission
+
+Int = NDArray[np.int64]
+
+
+class StepCost(Protocol):
+    """What the engine asks of a cost model (kvsim.cost)."""
+
+    def step(self, shape: StepShape) -> int:
+        """ns of one step."""
+        ...
+
+    def decode_run(self, shape: StepShape, k: int) -> Int:
+        """ns of each of k consecutive decode steps that begin with `shape`."""
+        ...
+
+
+class Source(Protocol):
+    """Where a replica's requests come from."""
+
+    def next_ns(self) -> int:
+        """Time of the next arrival that is known of now, or NEVER."""
+        ...
+
+    def take(self, now: int) -> Iterable[Sequence]:
+        """Those that have arrived by `now`."""
+        ...
+
+    def ended(self, seq: Sequence, now: int) -> None: ...
+
+    def refused(self, seq: Sequence, reason: str) -> None: ...
+
+    def wait(self) -> simpy.Event | None:
+        """An event of an arrival that is not known of yet; None: there will be no more."""
+        ...
+
+
+class Replica:
+    """A scheduler, a cache and a cost model on one clock."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        *,
+        scheduler: Scheduler,
+        limits: Limits,
+        kv: Allocator,
+        cost: StepCost,
+        windows: tuple[int, ...],
+        source: Source,
+        recorder: Recorder,
+        max_stride: int = NEVER,
+        index: int = 0,
+        watch: Callable[[Replica, Plan], None] | None = None,
+    ) -> None:
+        """`windows`: tokens that each group of layers attends (0: all). `watch` sees every plan before its time
+        passes (for recordings; it needs max_stride = 1)."""
+        self.env = env
+        self.scheduler = scheduler
+        self.kv = kv
+        self.cost = cost
+        self.source = source
+        self.record = recorder
+        self.index = index
+        self.decode = DecodeSet(windows)
+        self.state = State(self.decode, kv, limits, max_stride)
+        self._watch = watch
+        self._last_tokens: dict[int, int] = {}
+        """when decoding sequences had their latest token → how many of them"""
+
+    def run(self) -> Generator[simpy.Event, Any, None]:
+        env, state, source = self.env, self.state, self.source
+        while True:
+            self._arrivals(int(env.now))
+            plan = self.scheduler.plan(state)
+            if self._watch is not None:
+                self._watch(self, plan)
+            if plan.chunks or (plan.steps and not self.kv.chunkable):
+                yield from self._one_step(plan)
+            elif plan.steps:
+                yield from self._stride(plan)
+            elif len(state.waiting) and not plan.preempted and not state.running():
+                source.refused(state.waiting.pop(), "never_fits")  # alone, and still no room
+                state.blocked = False
+            elif not plan.preempted:
+                until = source.next_ns()
+                if until < NEVER:
+                    self._sample(until - 1)
+                    yield env.timeout(until - int(env.now))
+                else:
+                    event = source.wait()
+                    if event is None:
+                        return
+                    yield event
+                    self._sample(int(env.now) - 1)
+
+    # -- arrivals ---------------------------------------------------------------------------------------------------
+
+    def _arrivals(self, now: int) -> None:
+        """Queue what has arrived by `now`."""
+        if self.source.next_ns() > now:
+            return
+        for seq in self.source.take(now):
+            if self.kv.never_fits(seq):
+                self.source.refused(seq, "never_fits")
+                continue
+            self.state.waiting.arrive(seq)
+            if self.state.limits.priority:
+                self.state.blocked = False
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _shape(self, plan: Plan) -> StepShape:
+        """The coming step, as the cost model sees it."""
+        decode, step = self.decode, self.decode.step
+        groups = decode.groups
+        shape = StepShape()
+        if plan.steps:
+            n = len(decode)
+            shape.decode = shape.sampled = n
+            shape.attended = tuple([group.attended(step) for group in groups])
+            shape.longest = tuple([group.longest(step) for group in groups])
+            shape.growing = tuple([group.growing for group in groups])
+            shape.longest_grows = tuple([not group.window or group.saturated == 0 for group in groups])
+        padding = len(self.state.lingering)
+        if padding and plan.steps:
+            shape.decode += padding
+        return shape
+
+    def _add_chunks(self, shape: StepShape, plan: Plan) -> int:
+        """Add the plan's chunks to `shape`; returns the prefill tokens among them."""
+        chunks: list[tuple[int, int]] = []
+        singles: list[int] = []
+        tokens_in_chunks = 0
+        for seq, tokens, context in plan.chunks:
+            if tokens == 1 and seq.generated and context == seq.tokens - 1:
+                singles.append(context + 1)  # a decode that was planned one by one
+            else:
+                chunks.append((tokens, context))
+                tokens_in_chunks += tokens
+            if context + tokens == seq.tokens:
+                shape.sampled += 1
+        shape.chunks = tuple(chunks)
+        if singles:
+            self._add_singles(shape, singles)
+        return tokens_in_chunks
+
+    def _add_singles(self, shape: StepShape, lengths: list[int]) -> None:
+        windows = [group.window or NEVER for group in self.decode.groups]
+        none = (0,) * len(windows)
+        shape.decode += len(lengths)
+        attended = zip(shape.attended or none, windows, strict=True)
+        longest = zip(shape.longest or none, windows, strict=True)
+        shape.attended = tuple([before + sum(min(n, window) for n in lengths) for before, window in attended])
+        shape.longest = tuple([max(before, min(max(lengths), window)) for before, window in longest])
+
+    def _uncached(self, plan: Plan) -> StepShape:
+        """Without a cache every running sequence is computed from its first token on, in every step."""
+        chunks = [(seq.tokens, 0) for seq, _, _ in plan.chunks]
+        if plan.steps:
+            step = self.decode.step
+            chunks += [(seq.base + step + 1, 0) for seq in sorted(self.decode.sequences, key=admission)]
+        return StepShape(chunks=tuple(chunks), sampled=len(chunks))
+
+    def _one_step(self, plan: Plan) -> Generator[simpy.Event, Any, None]:
+        """A step with prefill chunks (or without a cache): it runs alone, to its end."""
+        record, kv, decode = self.record, self.kv, self.decode
+        start = int(self.env.now)
+        if plan.steps and not plan.taken:
+            kv.advance(1)
+        if kv.chunkable:
+            shape = self._shape(plan)
+            tokens = self._add_chunks(shape, plan)
+            decoded = shape.tokens - tokens - len(self.state.lingering)
+        else:
+            shape = self._uncached(plan)
+            tokens = sum(count for _, count, _ in plan.chunks)
+            decoded = shape.tokens - tokens
+        shape.moved_bytes = kv.take_moved_bytes()
+        for seq in plan.admitted:
+            if record.scheduled_ns[seq.row] < 0:
+                record.scheduled_ns[seq.row] = start
+                record.requests["cached_tokens"][seq.row] = seq.cached
+        yield self.env.timeout(self.cost.step(shape))
+        now = int(self.env.now)
+        record.engine_steps += 1
+        record.prefill_tokens += tokens
+        record.decode_tokens += decoded
+        attended = shape.attended[0] if shape.attended else 0
+        record.step(start, now, 1, self.index, shape.decode, len(shape.chunks), tokens, attended)
+        done: list[Sequence] = []
+        if plan.steps:
+            self._gaps(now)
+            done += decode.advance(1)
+        if now >= record.next_sample:
+            self._sample(now)
+        done += self._sampled(plan, now)
+        self._finish(done, now)
+        self.state.blocked = False  # what was computed may be a prefix that the head of the queue can use
+
+    def _sampled(self, plan: Plan, now: int) -> list[Sequence]:
+        """Sample a token for each chunk that completes its sequence's input; returns those that are done."""
+        record = self.record
+        done: list[Sequence] = []
+        sampled: set[Sequence] = set()
+        for seq, tokens, context in plan.chunks:
+            if seq.peak > context:
+                again = min(seq.peak, context + tokens) - context
+                seq.recomputed += again
+                record.recomputed_tokens += again
+            if seq.pending:
+                continue
+            sampled.add(seq)
+            if seq.output:
+                seq.generated += 1
+                if seq.generated == 1:
+                    record.first_token_ns[seq.row] = now
+                else:
+                    record.gap(now - seq.last_token_ns, 1)
+                seq.last_token_ns = now
+            if seq.generated >= seq.output:
+                done.append(seq)
+            else:
+                self.decode.join(seq)
+                self.kv.join(seq)
+                self._last_tokens[now] = self._last_tokens.get(now, 0) + 1
+        self.state.partial = [seq for seq in self.state.partial if seq not in sampled]
+        return done
+
+    def _stride(self, plan: Plan) -> Generator[simpy.Event, Any, None]:
+        """Up to `plan.steps` decode steps of the same sequences."""
+        kv, record = self.kv, self.record
+        start = int(self.env.now)
+        shape = self._shape(plan)
+        shape.moved_bytes = kv.take_moved_bytes()
+        first = self.cost.step(shape)
+        until = self.source.next_ns() if plan.open else NEVER
+        steps = plan.steps if not shape.moved_bytes else 1
+        if steps > 1 and until < NEVER:
+            steps = min(steps, (until - start - 1) // first + 1)  # enough to reach it: steps only get longer
+        if steps == 1:
+            ends = None
+            end = start + first
+            if not plan.taken:
+                kv.advance(1)
+        else:
+            ends = start + np.cumsum(self.cost.decode_run(shape, steps))
+            steps = min(steps, int(np.searchsorted(ends, until)) + 1)
+            end = int(ends[steps - 1])
+        yield self.env.timeout(end - start)
+        n = len(self.decode)
+        record.engine_steps += steps
+        record.decode_tokens += n * steps
+        record.step(start, end, steps, self.index, n, 0, 0, shape.attended[0])
+        if ends is None:
+            self._gaps(end)
+            done = self.decode.advance(1)
+            if end >= record.next_sample:
+                self._sample(end)
+        else:
+            done = self._commit(start, ends[:steps], plan.taken)
+        self._finish(list(done), end)
+
+    def _commit(self, start: int, ends: Int, taken: int) -> list[Sequence]:
+        """Decode steps from `start` on that end at `ends` have happened; the cache knows of `taken` of them."""
+        record, steps = self.record, len(ends)
+        self._gaps(int(ends[0]))
+        record.gap_run(np.diff(ends), len(self.decode))
+        self._last_tokens = {int(ends[-1]): len(self.decode)}
+        at = 0
+        while record.next_sample <= ends[-1]:  # move to the step that reaches the grid time, and look
+            reach = int(np.searchsorted(ends, record.next_sample)) + 1
+            if reach > at + taken:
+                self.kv.advance(reach - at - taken)
+            self.decode.advance(reach - at)
+            at, taken = reach, 0
+            self._arrivals(int(ends[reach - 2]) if reach > 1 else start)
+            self._sample(int(ends[reach - 1]))
+        if steps > at + taken:
+            self.kv.advance(steps - at - taken)
+        return self.decode.advance(steps - at)
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def _gaps(self, now: int) -> None:
+        """Every decoding sequence has a token at `now`: note the time since its latest one."""
+        for last, count in self._last_tokens.items():
+            self.record.gap(now - last, count)
+        self._last_tokens = {now: len(self.decode)}
+
+    def _finish(self, done: list[Sequence], now: int) -> None:
+        if not done:
+            return
+        if len(done) > 1:
+            done.sort(key=admission)  # the order in which an engine walks its running list
+        state, kv = self.state, self.kv
+        for seq in done:
+            if seq.decoding:
+                self._last_tokens[now] -= 1
+                self.decode.leave(seq)
+                kv.leave(seq)
+            if self.scheduler.holds_batch:
+                state.lingering.append(seq)
+            else:
+                kv.release(seq, finished=True)
+            self.record.complete(seq, now, self.index)
+            self.source.ended(seq, now)
+        state.blocked = False
+
+    def _sample(self, until: int) -> None:
+        state = self.state
+        self.record.sample(until, self.index, state.running(), len(state.waiting), self.kv.stats())

@@ -1,0 +1,182 @@
+"""What a scheduler sees and what it answers. Schedulers decide; they have no clock and no effect outside the cache.
+
+A plan is always carried out, so a scheduler takes memory from the cache as it plans (as real engines do) instead of on
+a draft that would be committed later.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Protocol
+
+from kvsim.cache.base import Allocator, Sequence
+from kvsim.registry import Registry
+
+
+class DecodingSet(Protocol):
+    """The part of engine.decode_set.DecodeSet that schedulers use."""
+
+    sequences: set[Sequence]
+    step: int
+    latest: int
+
+    def __len__(self) -> int: ...
+    def leave(self, seq: Sequence) -> None: ...
+    def horizon(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a batch."""
+
+    sequences: int = 256
+    """running at the same time (vLLM: max_num_seqs)"""
+    tokens: int = 2048
+    """computed in one step (vLLM: max_num_batched_tokens)"""
+    chunk: int = 0
+    """of one prompt in one step (vLLM: long_prefill_token_threshold); 0: no such limit"""
+    whole_prompt: bool = False
+    """admit a request only where its whole prompt fits in memory now"""
+    priority: bool = False
+    """waiting requests by (priority, arrival) instead of by arrival; the least urgent one is preempted"""
+
+
+class Waiting:
+    """The queue of requests that hold no memory: first come first served; preempted ones return to its head."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Sequence] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def arrive(self, seq: Sequence) -> None:
+        self._queue.append(seq)
+
+    def come_back(self, seq: Sequence) -> None:
+        self._queue.appendleft(seq)
+
+    def head(self) -> Sequence:
+        return self._queue[0]
+
+    def pop(self) -> Sequence:
+        return self._queue.popleft()
+
+
+class PriorityWaiting(Waiting):
+    """Most urgent first, then by arrival, also for those that come back."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def arrive(self, seq: Sequence) -> None:
+        heappush(self._heap, (seq.priority, seq.row, seq))
+
+    come_back = arrive
+
+    def head(self) -> Sequence:
+        return self._heap[0][2]
+
+    def pop(self) -> Sequence:
+        return heappop(self._heap)[2]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the next step computes."""
+
+    chunks: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    """(sequence, tokens to compute, tokens it has in the cache before)"""
+    steps: int = 0
+    """steps in which all decoding sequences can take part, one token each; 0: they do not. More than one only where
+    there are no chunks and the plan would stay the same for as long"""
+    taken: int = 0
+    """of these, how many the cache has already been advanced by"""
+    open: bool = True
+    """whether a new arrival could change the plan before a sequence ends"""
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+
+
+class State:
+    """What a replica's scheduler looks at."""
+
+    __slots__ = ("admissions", "blocked", "decode", "kv", "limits", "lingering", "max_stride", "partial", "waiting")
+
+    def __init__(self, decode: DecodingSet, kv: Allocator, limits: Limits, max_stride: int) -> None:
+        self.decode = decode
+        self.kv = kv
+        self.limits = limits
+        self.max_stride = max_stride
+        self.waiting = PriorityWaiting() if limits.priority else Waiting()
+        self.partial: list[Sequence] = []
+        """running sequences that are not in the decode set, by order of admission"""
+        self.lingering: list[Sequence] = []
+        """done, but still in their batch (static batching)"""
+        self.admissions = 0
+        self.blocked = False
+        """the head of the queue cannot be admitted until something is given back"""
+
+    def running(self) -> int:
+        return len(self.decode) + len(self.partial) + len(self.lingering)
+
+    def admit(self, tokens: int, ensure: int, plan: Plan) -> bool:
+        """Try to admit the head of the queue with `tokens` beyond its cached prefix."""
+        seq = self.waiting.head()
+        if not self.kv.admit(seq, tokens, ensure):
+            self.blocked = True
+            return False
+        self.waiting.pop()
+        self.admissions += 1
+        seq.admitted = self.admissions
+        plan.admitted.append(seq)
+        plan.chunks.append((seq, tokens, seq.computed))
+        seq.computed += tokens
+        self.partial.append(seq)
+        return True
+
+    def preempt(self, seq: Sequence, plan: Plan, planned: int = 0) -> None:
+        """Take all memory from a running `seq` that is not in the decode set; it will start again (recompute).
+
+        `planned` of its tokens were to be computed in the coming step and now are not.
+        """
+        self.kv.release(seq, finished=False)
+        seq.preemptions += 1
+        seq.peak = max(seq.peak, seq.computed - planned)
+        seq.computed = 0
+        self.waiting.come_back(seq)
+        self.blocked = False
+        plan.preempted.append(seq)
+
+    def stop_decoding(self) -> None:
+        """Move every decoding sequence to `partial`, which stays in order of admission."""
+        for seq in sorted(self.decode.sequences, key=admission):
+            self.decode.leave(seq)
+            self.kv.leave(seq)
+            self.partial.append(seq)
+        self.partial.sort(key=admission)
+
+
+def admission(seq: Sequence) -> int:
+    return seq.admitted
+
+
+class Scheduler(ABC):
+    """Decides what a step computes. One file adds one: subclass, and register it under its name."""
+
+    holds_batch: bool = False
+    """whether sequences that are done stay in their batch until it ends"""
+
+    @abstractmethod
+    def plan(self, state: State) -> Plan:
+        """What to compute next; an empty plan where nothing can run. Takes constant time per step and sequence
+        admitted, unless memory runs out."""
+
+
+SCHEDULERS: Registry[type[Scheduler]] = Registry("scheduler")

@@ -1,0 +1,127 @@
+"""Chunked prefill as in vLLM V1: every step has one token budget; running sequences first, in order of admission.
+
+Source: vLLM's v1/core/sched/scheduler.py (0.19 and 0.32 differ in constants), held against recordings of it step by
+step (`kvsim validate schedule`). A running sequence that finds no block preempts the last one of the running list (the
+least urgent one under priorities), which starts again from the head of the queue; in such a step nothing is admitted.
+"""
+
+from __future__ import annotations
+
+from kvsim.cache.base import Sequence
+from kvsim.sched.base import SCHEDULERS, Limits, Plan, Scheduler, State
+
+
+@SCHEDULERS("chunked")
+class Chunked(Scheduler):
+    """One token budget a step; decodes take one each, prompts are cut into chunks to fill it."""
+
+    def plan(self, state: State) -> Plan:
+        plan = Plan()
+        decode, limits = state.decode, state.limits
+        decoding = len(decode)
+        if decoding:
+            plan.steps = state.kv.horizon(min(decode.horizon(), state.max_stride))
+        if (decoding and plan.steps == 0) or decoding > limits.tokens or (state.partial and not _in_order(state)):
+            plan.steps = 0
+            budget = _walk(state, plan)
+        else:
+            budget = limits.tokens - decoding
+            if state.partial or (budget and len(state.waiting) and not state.blocked and _has_slot(state)):
+                if decoding:  # running sequences come first: they take their blocks before the chunks do
+                    state.kv.advance(1)
+                    plan.taken = 1
+                budget = _chunks(state, plan, budget)
+        if not plan.preempted:
+            _admit(state, plan, budget)
+        if plan.chunks or plan.preempted:
+            plan.steps = min(plan.steps, 1)
+        plan.open = limits.priority or (not len(state.waiting) and _has_slot(state))
+        return plan
+
+
+def _has_slot(state: State) -> bool:
+    return state.running() < state.limits.sequences
+
+
+def _in_order(state: State) -> bool:
+    """Whether all decoding sequences were admitted before the first partial one, as is usual.
+
+    Then the budget and memory that decodes take do not depend on the chunks, and need not be walked one by one.
+    """
+    if state.limits.priority:
+        return False
+    first = state.partial[0].admitted
+    return first > state.decode.latest or all(seq.admitted < first for seq in state.decode.sequences)
+
+
+def _want(seq: Sequence, limits: Limits, budget: int) -> int:
+    want = min(seq.pending, budget)
+    return min(want, limits.chunk) if limits.chunk else want
+
+
+def _chunks(state: State, plan: Plan, budget: int) -> int:
+    """Next chunks of prompts that are partly computed; the last of them is preempted where one does not fit."""
+    partial = state.partial
+    at = 0
+    while at < len(partial) and budget:
+        seq = partial[at]
+        want = _want(seq, state.limits, budget) if state.kv.chunkable else seq.pending
+        while not state.kv.grow(seq, want):
+            victim = partial.pop()
+            state.preempt(victim, plan)
+            if victim is seq:
+                return budget
+        plan.chunks.append((seq, want, seq.computed))
+        seq.computed += want
+        budget -= min(want, budget)
+        at += 1
+    return budget
+
+
+def _walk(state: State, plan: Plan) -> int:
+    """The same, one running sequence at a time: for steps in which memory or budget runs out among decodes."""
+    state.stop_decoding()
+    running = state.partial
+    budget = state.limits.tokens
+    at = 0
+    while at < len(running) and budget:
+        seq = running[at]
+        want = _want(seq, state.limits, budget) if state.kv.chunkable else seq.pending
+        fits = True
+        while fits and not state.kv.grow(seq, want):
+            victim = max(running, key=_urgency) if state.limits.priority else running[-1]
+            place = running.index(victim)
+            del running[place]
+            planned = 0
+            if place < at:  # it had its tokens for this step already: they go back to the budget
+                at -= 1
+                planned = plan.chunks.pop(place)[1]
+                budget += planned
+            fits = victim is not seq
+            state.preempt(victim, plan, planned)
+        if fits:
+            plan.chunks.append((seq, want, seq.computed))
+            seq.computed += want
+            budget -= min(want, budget)
+            at += 1
+    return budget
+
+
+def _urgency(seq: Sequence) -> tuple[int, int]:
+    return seq.priority, seq.row
+
+
+def _admit(state: State, plan: Plan, budget: int) -> None:
+    limits, waiting = state.limits, state.waiting
+    while len(waiting) and budget and not state.blocked and _has_slot(state):
+        seq = waiting.head()
+        want = seq.tokens - state.kv.match(seq)
+        if limits.chunk:
+            want = min(want, limits.chunk)
+        if state.kv.chunkable:
+            want = min(want, budget)
+        elif want > budget and plan.chunks:
+            return
+        if not state.admit(want, seq.tokens if limits.whole_prompt else 0, plan):
+            return
+        budget -= min(want, budget)

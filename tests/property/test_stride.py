@@ -1,0 +1,106 @@
+"""Strides change nothing: max_stride 1, 7 and unbounded give the same run, to the nanosecond and the byte."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from kvsim.cache.base import Allocator
+from kvsim.cache.fit import Fit
+from kvsim.cache.buddy import Buddy
+from kvsim.cache.none import NoCache
+from kvsim.cache.oracle import Oracle
+from kvsim.cache.paged import Paged
+from kvsim.cache.prefix import PrefixPaged
+from kvsim.cache.reserve import Reserve
+from kvsim.cost.shape import StepShape
+from kvsim.engine.decode_set import NEVER
+from kvsim.engine.replay import replay
+from kvsim.record import Recorder
+from kvsim.sched.base import SCHEDULERS, Limits
+import kvsim.sched.chunked, kvsim.sched.prefill_first, kvsim.sched.static
+from kvsim.trace.types import Trace, make_trace
+
+TOKEN = 1000  # bytes
+
+
+class LinearCost:
+    """A cost model with the right shape and no table: enough to move a clock."""
+
+    def step(self, shape: StepShape) -> int:
+        prefill = sum(tokens * (2000 + context) for tokens, context in shape.chunks)
+        return 2_000_000 + 1500 * shape.decode + 11 * sum(shape.attended) + prefill + 7 * sum(shape.longest) + shape.moved_bytes // 50
+
+    def decode_run(self, shape: StepShape, k: int) -> np.ndarray:
+        first = self.step(shape)
+        slope = 11 * sum(shape.growing) + 7 * sum(shape.longest_grows)
+        return first + slope * np.arange(k, dtype=np.int64)
+
+
+def layout(name: str, tokens: int, max_len: int) -> Allocator:
+    pool = dict(pool_bytes=tokens * TOKEN, token_bytes=TOKEN)
+    match name:
+        case "none": return NoCache(**pool)
+        case "reserve": return Reserve(**pool, max_model_len=max_len)
+        case "oracle": return Oracle(**pool, max_model_len=max_len)
+        case "buddy": return Buddy(**pool, max_model_len=max_len)
+        case "fit": return Fit(**pool, max_model_len=max_len)
+        case "paged": return Paged(blocks=tokens // 16, block_size=16, token_bytes=TOKEN)
+        case "paged-prefix": return PrefixPaged(blocks=tokens // 16, block_size=16, token_bytes=TOKEN)
+    raise AssertionError(name)
+
+
+def random_trace(rng: random.Random) -> tuple[Trace, list]:
+    n = rng.randint(1, 40)
+    gap = rng.choice([0, 5e6, 50e6, 400e6])
+    arrival = np.cumsum([int(rng.expovariate(1 / gap)) if gap else 0 for _ in range(n)])
+    prompt = [rng.choice([1, 15, 16, 17, rng.randint(1, 300)]) for _ in range(n)]
+    output = [rng.choice([0, 1, 2, 16, rng.randint(1, 120)]) for _ in range(n)]
+    parent = [rng.randrange(i) if i and rng.random() < 0.3 else -1 for i in range(n)]
+    think = [rng.choice([0, int(rng.expovariate(1e-8))]) for _ in range(n)]
+    priority = [rng.choice([0, 0, 1, 3]) for _ in range(n)]
+    chains = [[(rng.randrange(3), 0, min(4, prompt[i] // 16))] if prompt[i] >= 16 else [] for i in range(n)]
+    chains = [[part for part in chain if part[2]] for chain in chains]
+    return make_trace("random", "test", arrival, prompt, output, parent=parent, after_parent_ns=think, priority=priority), chains
+
+
+def facts(record: Recorder) -> dict:
+    gaps, counts = record.itl()
+    order = np.argsort(gaps, kind="stable")
+    gap, at = np.unique(gaps, return_inverse=True)
+    return {
+        **{f"request.{k}": v.tolist() for k, v in record.request_columns().items()},
+        **{f"timeline.{k}": v.tolist() for k, v in record.timeline_columns().items()},
+        "itl": dict(zip(gap.tolist(), np.bincount(at, counts, len(gap)).astype(int).tolist(), strict=True)),
+        "reasons": record.reasons, "steps": record.engine_steps,
+        "tokens": (record.prefill_tokens, record.decode_tokens, record.recomputed_tokens),
+    }
+
+
+LAYOUTS = ["none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix"]
+
+
+@pytest.mark.parametrize("scheduler", ["chunked", "prefill-first", "static"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
+    for seed in range(25):
+        rng = random.Random(f"{scheduler}{name}{seed}")
+        trace, chains = random_trace(rng)
+        longest = int((trace.prompt_tokens + trace.output_tokens).max())
+        tokens = rng.choice([longest + 16, 2 * longest, 5000])
+        limits = Limits(sequences=rng.choice([1, 3, 16]), tokens=rng.choice([8, 64, 512]), chunk=rng.choice([0, 0, 24]),
+                        whole_prompt=rng.random() < 0.5, priority=rng.random() < 0.2)
+        windows = rng.choice([(0,), (0, 40), (64,)])
+        runs = {}
+        for stride in (1, 7, NEVER):
+            kv = layout(name, tokens, longest)
+            record = replay(trace, scheduler=SCHEDULERS.get(scheduler)(), limits=limits, kv=kv, cost=LinearCost(),
+                            windows=windows, chains=chains.__getitem__, max_stride=stride)
+            kv.check()
+            runs[stride] = facts(record)
+            assert kv.stats().used == 0
+        for stride in (7, NEVER):
+            for key, value in runs[1].items():
+                assert runs[stride][key] == value, (seed, stride, key)
