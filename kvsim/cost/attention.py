@@ -1,0 +1,201 @@
+"""Attention of one layer group: decode over a batch, prefill over chunks, and both in one kernel."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+
+import numpy as np
+
+from kvsim.cost.error import UNFUSED, PartCost, part
+from kvsim.cost.geometry import Attention
+from kvsim.cost.line import Floats, Line, between, interpolate
+from kvsim.cost.lookup import decode_blend, mixed_blend, prefill_blend
+from kvsim.device import DeviceProfile, MixedCurve, Ragged, SkewTable
+from kvsim.device.forms import decode_coefficients, pairs, prefill_ns, prefill_work
+
+Chunks = tuple[tuple[int, int], ...]
+
+
+class DecodeRow:
+    """Decode attention of a group for a fixed number of sequences: ns over the tokens they attend together."""
+
+    __slots__ = ("line", "n", "skew", "skew_mixed")
+
+    def __init__(self, n: int, line: Line, skew: Line | None, skew_mixed: Line | None) -> None:
+        self.n, self.line, self.skew, self.skew_mixed = n, line, skew, skew_mixed
+
+    def at(self, attended: int, longest: int) -> float:
+        """ns of all layers of the group, `attended` tokens in all and `longest` by one sequence."""
+        mean = self.line.at(attended)
+        if self.skew is None:
+            return mean
+        reach = longest * self.n
+        return mean + self.skew.at(reach / attended) * (self.line.at(reach) - mean)
+
+    def over(self, attended: Floats, longest: Floats | int) -> Floats:
+        """The same for a row of consecutive steps; `longest` is one number where it does not grow."""
+        mean = self.line.over(attended)
+        if self.skew is None:
+            return mean
+        reach = longest * self.n
+        far = self.line.at(reach) if isinstance(reach, int) else self.line.over(reach)
+        return mean + self.skew.over(reach / attended) * (far - mean)
+
+
+class GroupAttention:
+    """All attention kernels of one layer group on one device."""
+
+    def __init__(self, group: Attention, device: DeviceProfile) -> None:
+        self.group, self.facts = group, device.facts
+        self.decode = decode_blend(device, group.decode)
+        self.prefill = prefill_blend(device, group.prefill)
+        self.mixed = mixed_blend(device, group.decode)
+        self._rows: dict[int, DecodeRow] = {}
+
+    def row(self, n: int) -> DecodeRow:
+        """The row for n sequences, made on first use."""
+        row = self._rows.get(n)
+        if row is None:
+            row = self._rows[n] = self._make_row(n)
+        return row
+
+    def _make_row(self, n: int) -> DecodeRow:
+        knots = np.unique(np.concatenate([_inner_knots(c.table, n) for _, c in self.decode.curves]))
+        times = np.zeros(len(knots))
+        below = above = 0.0
+        for weight, curve in self.decode.curves:
+            fixed, per_token = decode_coefficients(curve.form, self.group.decode, self.facts, n)
+            ratio = _ratios(curve.table, n, knots)
+            times += weight * (fixed + per_token * (n * knots)) * ratio
+            below += weight * per_token * float(ratio[0])
+            above += weight * per_token * float(ratio[-1])
+        layers = self.group.layers
+        line = Line((n * knots).tolist(), (times * layers).tolist(), below * layers, above * layers)
+        first = self.decode.curves[0][1]
+        return DecodeRow(n, line, _alpha(first.skew, n), _alpha(first.skew_mixed, n))
+
+    def prefill_ns(self, chunks: Chunks) -> float:
+        """ns of the prefill attention of all chunks, all layers of the group."""
+        tokens, attended = _extent(self, chunks)
+        total = 0.0
+        for weight, curve in self.prefill.curves:
+            flops = bytes_ = 0.0
+            for chunk, context in chunks:
+                more_flops, more_bytes = prefill_work(curve.form, self.group.prefill, chunk, context)
+                flops += more_flops
+                bytes_ += more_bytes
+            ns = prefill_ns(curve.form, self.facts, len(chunks), flops, bytes_)
+            total += weight * ns * ragged_at(curve.table, tokens, attended)
+        return total * self.group.layers
+
+    def fused_ns(self, chunks: Chunks, n: int, attended: int, longest: int) -> tuple[float, float]:
+        """(prefill ns, decode ns) of a step that holds both, all layers: each kernel's own time, times what running
+        them as one costs where a table says so."""
+        row = self.row(n)
+        prefill = self.prefill_ns(chunks)
+        decode = row.line.at(attended)
+        factor = self._fusion(chunks, n, attended / n)
+        if row.skew_mixed is not None and longest * n > attended:
+            reach = longest * n
+            mean = (prefill + decode) * factor
+            far = (prefill + row.line.at(reach)) * self._fusion(chunks, n, longest)
+            skewed = mean + row.skew_mixed.at(reach / attended) * (far - mean)
+            factor *= skewed / mean
+        return prefill * factor, decode * factor
+
+    def _fusion(self, chunks: Chunks, n: int, mean: float) -> float:
+        if self.mixed is None:
+            return 1.0
+        tokens = sum(chunk for chunk, _ in chunks)
+        context = sum(chunk * before for chunk, before in chunks) / tokens
+        return sum(weight * _mixed_at(curve, tokens, context, n, mean) for weight, curve in self.mixed.curves)
+
+    def decode_part(self, n: int, attended: int, ns: float, fused: bool) -> PartCost:
+        """`ns` of decode attention with its origin; `fused`: prefill chunks ran beside it."""
+        where = self.decode.origin
+        if fused and self.mixed is None:
+            where = replace(where, median=max(where.median, UNFUSED.median), p95=max(where.p95, UNFUSED.p95))
+        elif fused and self.mixed is not None:
+            where = self.mixed.origin
+        return part(ns, where, _outside(self.decode.curves[0][1].table, n, attended / n) and where.how != "form")
+
+    def prefill_part(self, chunks: Chunks, ns: float) -> PartCost:
+        """`ns` of prefill attention with its origin."""
+        tokens, attended = _extent(self, chunks)
+        outside = _outside(self.prefill.curves[0][1].table, tokens, attended)
+        return part(ns, self.prefill.origin, outside and self.prefill.origin.how != "form")
+
+
+def _extent(group: GroupAttention, chunks: Chunks) -> tuple[int, float]:
+    """(tokens computed, attended tokens a computed token): the axes of a prefill table."""
+    key = group.group.prefill
+    tokens, attended = 0, 0.0
+    for chunk, context in chunks:
+        tokens += chunk
+        attended += pairs(key, chunk, context) if key.kernel == "flash" else chunk * (context + (chunk + 1) / 2)
+    return tokens, attended / tokens
+
+
+def ragged_at(table: Ragged, outer: float, inner: float) -> float:
+    """The ratio at one point: along the inner axis first, then between the two rows."""
+    i, j, f = between(table.outer, outer)
+    low = interpolate(table.inner[i], table.ratio[i], inner)
+    if i == j:
+        return low
+    return low + f * (interpolate(table.inner[j], table.ratio[j], inner) - low)
+
+
+def _inner_knots(table: Ragged, outer: float) -> Floats:
+    i, j, _ = between(table.outer, outer)
+    return np.union1d(table.inner[i], table.inner[j]) if i != j else np.array(table.inner[i])
+
+
+def _ratios(table: Ragged, outer: float, inner: Floats) -> Floats:
+    """`ragged_at` over a column of inner values."""
+    i, j, f = between(table.outer, outer)
+    low = np.interp(inner, table.inner[i], table.ratio[i])
+    return low if i == j else low + f * (np.interp(inner, table.inner[j], table.ratio[j]) - low)
+
+
+def _outside(table: Ragged, outer: float, inner: float) -> bool:
+    """Whether a point lies beyond the measured grid."""
+    if not table.outer[0] <= outer <= table.outer[-1]:
+        return True
+    i, j, _ = between(table.outer, outer)
+    return not min(table.inner[i][0], table.inner[j][0]) <= inner <= max(table.inner[i][-1], table.inner[j][-1])
+
+
+def _alpha(table: SkewTable | None, n: int) -> Line | None:
+    """alpha over longest ÷ mean for n sequences; none where one sequence is the mean."""
+    if table is None or n < 2:
+        return None
+    i, j, f = between(table.sequences, n)
+    return Line(table.skew, [a + f * (b - a) for a, b in zip(table.alpha[i], table.alpha[j], strict=True)])
+
+
+def _mixed_at(curve: MixedCurve, tokens: float, context: float, sequences: float, attended: float) -> float:
+    a, b, x = between(curve.tokens, tokens)
+    return _lerp(_plane_at(curve, a, context, sequences, attended),
+                 _plane_at(curve, b, context, sequences, attended) if b != a else None, x)
+
+
+def _plane_at(curve: MixedCurve, a: int, context: float, sequences: float, attended: float) -> float:
+    plane = curve.ratio[a]
+    i, j, x = between(curve.context, context)
+    k, m, y = between(curve.sequences, sequences)
+    d = bisect_right(curve.attended, attended)
+    p, q = max(d - 1, 0), min(d, len(curve.attended) - 1)
+    z = 0.0 if p == q else (attended - curve.attended[p]) / (curve.attended[q] - curve.attended[p])
+
+    def along(row: tuple[float, ...]) -> float:
+        return row[p] + z * (row[q] - row[p])
+
+    low = _lerp(along(plane[i][k]), along(plane[i][m]) if m != k else None, y)
+    if i == j:
+        return low
+    return _lerp(low, _lerp(along(plane[j][k]), along(plane[j][m]) if m != k else None, y), x)
+
+
+def _lerp(low: float, high: float | None, f: float) -> float:
+    return low if high is None else low + f * (high - low)

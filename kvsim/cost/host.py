@@ -1,0 +1,27 @@
+"""Time the host adds to a step: constants of an engine, not of a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HostOverhead:
+    """step = max(device time, overlapped) + exposed, all in ns.
+
+    `spread` is the relative uncertainty of these constants (half-width of 90 %)."""
+
+    exposed_ns: float = 0.0
+    """every step"""
+    exposed_per_sequence_ns: float = 0.0
+    """for each sequence in the step, decoding or prefilling"""
+    exposed_prefill_ns: float = 0.0
+    """more in a step that holds a prefill chunk"""
+    overlapped_ns: float = 0.0
+    """host work that runs beside the device: it only shows where it is the longer"""
+    spread: float = 0.0
+
+    def exposed(self, sequences: int, prefill: bool) -> float:
+        """ns that the device waits for the host."""
+        always = self.exposed_ns + self.exposed_per_sequence_ns * sequences
+        return always + self.exposed_prefill_ns if prefill else always

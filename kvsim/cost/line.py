@@ -1,0 +1,62 @@
+"""A piecewise linear function with a scalar and a vector evaluation that agree bit for bit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Line:
+    """y over x, linear between knots and beyond them with the given end slopes.
+
+    Both paths compute `base + slope·(x − origin)` of the segment that holds x, in this order and in float64; NumPy's
+    own `interp` is not used because a fused multiply-add would round differently on some machines."""
+
+    __slots__ = ("_bases", "_knots", "_origins", "_slopes", "knots", "segments")
+
+    def __init__(self, x: Sequence[float], y: Sequence[float], below: float = 0.0, above: float = 0.0) -> None:
+        origins = [float(x[0]), *map(float, x)]
+        bases = [float(y[0]), *map(float, y)]
+        inner = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
+        slopes = [float(below), *map(float, inner), float(above)]
+        self.knots = [float(knot) for knot in x]
+        self.segments = list(zip(origins, bases, slopes, strict=True))
+        """(origin, base, slope), one more than knots: `bisect_right(knots, x)` is the index"""
+        self._knots, self._origins = np.array(self.knots), np.array(origins)
+        self._bases, self._slopes = np.array(bases), np.array(slopes)
+
+    def at(self, x: float) -> float:
+        """y at one x."""
+        origin, base, slope = self.segments[bisect_right(self.knots, x)]
+        return base + slope * (x - origin)
+
+    def over(self, x: Floats) -> Floats:
+        """y at each of a nondecreasing or nonincreasing row of x."""
+        first = bisect_right(self.knots, x[0])
+        if first == bisect_right(self.knots, x[-1]):
+            origin, base, slope = self.segments[first]
+            return base + slope * (x - origin)
+        index = self._knots.searchsorted(x, side="right")
+        y: Floats = self._bases[index] + self._slopes[index] * (x - self._origins[index])
+        return y
+
+
+def between(axis: Sequence[float], x: float) -> tuple[int, int, float]:
+    """(i, j, f): x lies at the fraction f from axis[i] to axis[j]; clamped to the axis' ends."""
+    j = bisect_right(axis, x)
+    if j == 0:
+        return 0, 0, 0.0
+    if j == len(axis):
+        return j - 1, j - 1, 0.0
+    return j - 1, j, (x - axis[j - 1]) / (axis[j] - axis[j - 1])
+
+
+def interpolate(axis: Sequence[float], values: Sequence[float], x: float) -> float:
+    """The value at x, linear between knots, constant beyond them."""
+    i, j, f = between(axis, x)
+    return values[i] + f * (values[j] - values[i])

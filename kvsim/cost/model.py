@@ -1,0 +1,172 @@
+"""`CostModel`: how long one engine step takes. The equation is in docs/cost-model.md."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.cost.attention import DecodeRow, GroupAttention
+from kvsim.cost.error import Band, PartCost, band, merge, worst
+from kvsim.cost.geometry import Geometry
+from kvsim.cost.host import HostOverhead
+from kvsim.cost.line import Floats
+from kvsim.cost.policy import PolicyWork
+from kvsim.cost.shape import StepShape
+from kvsim.cost.table import TokenTable
+from kvsim.device import DeviceProfile, Provenance
+from kvsim.device.provenance import Tier
+
+SCALAR_RUN = 8
+"""runs up to this length are computed one by one: NumPy's calls cost more (see benchmarks/cost.py)"""
+AHEAD: Floats = np.arange(4096, dtype=np.float64)
+
+
+class _DecodeStep:
+    """What is fixed for steps that only decode n sequences."""
+
+    __slots__ = ("exposed", "rows", "tokens_ns")
+
+    def __init__(self, tokens_ns: float, rows: tuple[DecodeRow, ...], exposed: float) -> None:
+        self.tokens_ns, self.rows, self.exposed = tokens_ns, rows, exposed
+
+
+class CostModel:
+    """Step times of one model on one device under one engine, in integer ns.
+
+    A step's price does not depend on the number of its sequences: what depends on m tokens is tabulated by m, decode
+    attention by n sequences as a piecewise linear function of the tokens attended, both on first use."""
+
+    def __init__(self, geometry: Geometry, device: DeviceProfile, host: HostOverhead | None = None) -> None:
+        self.geometry, self.device, self.host = geometry, device, host or HostOverhead()
+        self._table = TokenTable(geometry, device)
+        self._groups = tuple(GroupAttention(group, device) for group in geometry.attention)
+        self._policy = PolicyWork(geometry, device)
+        self._steps: dict[int, _DecodeStep] = {}
+        self._gpu_factor = self._host_factor = 1.0
+        self._overlapped = self.host.overlapped_ns
+
+    def scaled(self, gpu: float, host: float = 1.0) -> CostModel:
+        """The same model with device times × `gpu` and the engine's constants × `host`; its tables are shared."""
+        other = copy.copy(self)
+        other._gpu_factor, other._host_factor = self._gpu_factor * gpu, self._host_factor * host
+        other._overlapped = self.host.overlapped_ns * other._host_factor
+        other._steps = {}  # they hold host time
+        return other
+
+    def step(self, shape: StepShape) -> int:
+        """ns of one step."""
+        n = shape.decode
+        if shape.chunks or not n:
+            return self._chunked_step(shape)
+        step = self._steps.get(n) or self._decode_step(n)
+        gpu = step.tokens_ns
+        attended, longest = shape.attended, shape.longest
+        for group, row in enumerate(step.rows):
+            gpu += row.at(attended[group], longest[group])
+        gpu = (gpu + self._rest(shape)) * self._gpu_factor
+        return int((gpu if gpu > self._overlapped else self._overlapped) + step.exposed + 0.5)
+
+    def decode_run(self, shape: StepShape, k: int) -> NDArray[np.int64]:
+        """ns of each of k consecutive steps that only decode, the first of them `shape`. Element j equals `step` of
+        the shape whose attended tokens have grown by j · growing and whose longest has grown by j where it grows."""
+        n, attended, longest = shape.decode, shape.attended, shape.longest
+        growing, stretches = shape.growing, shape.longest_grows
+        step = self._steps.get(n) or self._decode_step(n)
+        rest, factor, overlapped, exposed = self._rest(shape), self._gpu_factor, self._overlapped, step.exposed
+        if k <= SCALAR_RUN:
+            durations = []
+            for j in range(k):
+                gpu = step.tokens_ns
+                for g, row in enumerate(step.rows):
+                    gpu += row.at(attended[g] + j * growing[g], longest[g] + j if stretches[g] else longest[g])
+                gpu = (gpu + rest) * factor
+                durations.append(int((gpu if gpu > overlapped else overlapped) + exposed + 0.5))
+            return np.array(durations, dtype=np.int64)
+        ahead = AHEAD[:k] if k <= len(AHEAD) else np.arange(k, dtype=np.float64)
+        run: Floats = np.full(k, step.tokens_ns)
+        for g, row in enumerate(step.rows):
+            run += row.over(attended[g] + growing[g] * ahead, longest[g] + ahead if stretches[g] else longest[g])
+        run += rest
+        run *= factor
+        np.maximum(run, overlapped, out=run)
+        run += exposed
+        run += 0.5
+        return run.astype(np.int64)
+
+    def _decode_step(self, n: int) -> _DecodeStep:
+        rows = tuple(group.row(n) for group in self._groups)
+        exposed = self.host.exposed(n, prefill=False) * self._host_factor
+        step = self._steps[n] = _DecodeStep(self._table.tokens(n), rows, exposed)
+        return step
+
+    def _rest(self, shape: StepShape) -> float:
+        """ns of lm_head, sampling and the cache policy's own work."""
+        head = self._table.rows(shape.sampled)
+        if shape.scored or shape.moved_bytes:
+            return head + self._policy.ns(shape.scored, shape.moved_bytes)
+        return head
+
+    def _chunked_step(self, shape: StepShape) -> int:
+        gpu = self._table.tokens(shape.tokens)
+        for prefill, decode in self._attention(shape):
+            gpu += prefill + decode
+        gpu = (gpu + self._rest(shape)) * self._gpu_factor
+        return int(max(gpu, self._overlapped) + self._exposed(shape) + 0.5)
+
+    def _attention(self, shape: StepShape) -> list[tuple[float, float]]:
+        """(prefill ns, decode ns) of each group."""
+        n, chunks = shape.decode, shape.chunks
+        if not n:
+            return [(group.prefill_ns(chunks) if chunks else 0.0, 0.0) for group in self._groups]
+        if not chunks:
+            return [(0.0, group.row(n).at(shape.attended[g], shape.longest[g])) for g, group in enumerate(self._groups)]
+        return [group.fused_ns(chunks, n, shape.attended[g], shape.longest[g]) for g, group in enumerate(self._groups)]
+
+    def _exposed(self, shape: StepShape) -> float:
+        return self.host.exposed(shape.decode + len(shape.chunks), bool(shape.chunks)) * self._host_factor
+
+    def parts(self, shape: StepShape) -> dict[str, PartCost]:
+        """What a step's time is made of, each term with its tier and error. The terms add up to `step` (± 1 ns):
+        `host` is what the device waits for."""
+        found: dict[str, list[PartCost]] = {}
+        for name, cost in self._table.parts(shape.tokens, shape.sampled):
+            found.setdefault(name, []).append(cost)
+        for g, (group, (prefill, decode)) in enumerate(zip(self._groups, self._attention(shape), strict=True)):
+            if shape.chunks:
+                found.setdefault("attention_prefill", []).append(group.prefill_part(shape.chunks, prefill))
+            if shape.decode:
+                cost = group.decode_part(shape.decode, shape.attended[g], decode, fused=bool(shape.chunks))
+                found.setdefault("attention_decode", []).append(cost)
+        found.update(self._policy.parts(shape.scored, shape.moved_bytes))
+        parts = {name: merge(costs).times(self._gpu_factor) for name, costs in found.items()}
+        gpu = sum(cost.ns for cost in parts.values())
+        waits = max(gpu, self._overlapped) - gpu + self._exposed(shape)
+        parts["host"] = PartCost(waits, "imported", "exact", self.host.spread / 2, self.host.spread, "engine profile")
+        return parts
+
+    def error_band(self, shape: StepShape) -> Band:
+        """Factors on `step(shape)` between which the truth lies in 90 % of cases."""
+        return band(self.parts(shape).values())
+
+    def tier(self, shape: StepShape) -> Tier:
+        """The worst tier among the terms that make up at least a tenth of the step."""
+        parts = self.parts(shape)
+        total = sum(cost.ns for cost in parts.values())
+        return worst(cost.tier for name, cost in parts.items() if name != "host" and cost.ns >= 0.1 * total)
+
+    def provenance(self) -> dict[str, Provenance]:
+        """Where the device's curves come from, by source name."""
+        return dict(self.device.provenance)
+
+    def workspace_bytes(self, shape: StepShape) -> int:
+        """Device memory that attention needs for a step beside the activations: the S × S scores and probabilities of
+        one layer in 2 bytes each under the naive kernel, nothing under the flash kernel."""
+        most = 0
+        for g, group in enumerate(self.geometry.attention):
+            if group.prefill.kernel == "naive":
+                scores = sum(chunk * (context + chunk) for chunk, context in shape.chunks)
+                scores += shape.attended[g] if shape.decode else 0
+                most = max(most, 4 * group.prefill.heads * scores)
+        return most
