@@ -271,11 +271,13 @@ class PrefixPaged(Paged):
             return
         self.free += blocks
         self._plain_free += blocks
-        last = self._queue.prev
-        if last.id == PLAIN and last is not self._queue:
-            last.hi += blocks
+        first = self._queue.next
+        if first.id == PLAIN and first is not self._queue:
+            first.hi += blocks
         else:
-            self._append(Run(PLAIN, 0, blocks, 0))
+            run = Run(PLAIN, 0, blocks, 0)
+            run.prev, run.next = self._queue, first
+            first.prev = self._queue.next = run
 
     def _take(self, blocks: int) -> None:
         """Take `blocks` blocks (they are free) from the head of the queue; content in them is forgotten."""

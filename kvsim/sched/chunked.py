@@ -8,7 +8,7 @@ least urgent one under priorities), which starts again from the head of the queu
 from __future__ import annotations
 
 from kvsim.cache.base import Sequence
-from kvsim.sched.base import SCHEDULERS, Limits, Plan, Scheduler, State
+from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State
 
 
 @SCHEDULERS("chunked")
@@ -39,6 +39,9 @@ class Chunked(Scheduler):
         return plan
 
 
+UNLIMITED = 1 << 62
+
+
 def _has_slot(state: State) -> bool:
     return state.running() < state.limits.sequences
 
@@ -54,18 +57,19 @@ def _in_order(state: State) -> bool:
     return first > state.decode.latest or all(seq.admitted < first for seq in state.decode.sequences)
 
 
-def _want(seq: Sequence, limits: Limits, budget: int) -> int:
-    want = min(seq.pending, budget)
-    return min(want, limits.chunk) if limits.chunk else want
+def _chunk(state: State) -> int:
+    """Most tokens of one prompt in this step: the chunk limit does not bind a request that is alone."""
+    alone = state.running() + len(state.waiting) <= 1
+    return UNLIMITED if alone or not state.limits.chunk else state.limits.chunk
 
 
 def _chunks(state: State, plan: Plan, budget: int) -> int:
     """Next chunks of prompts that are partly computed; the last of them is preempted where one does not fit."""
-    partial = state.partial
+    partial, chunk = state.partial, _chunk(state)
     at = 0
     while at < len(partial) and budget:
         seq = partial[at]
-        want = _want(seq, state.limits, budget) if state.kv.chunkable else seq.pending
+        want = min(seq.pending, chunk, budget) if state.kv.chunkable else seq.pending
         while not state.kv.grow(seq, want):
             victim = partial.pop()
             state.preempt(victim, plan)
@@ -80,13 +84,14 @@ def _chunks(state: State, plan: Plan, budget: int) -> int:
 
 def _walk(state: State, plan: Plan) -> int:
     """The same, one running sequence at a time: for steps in which memory or budget runs out among decodes."""
+    chunk = _chunk(state)
     state.stop_decoding()
     running = state.partial
     budget = state.limits.tokens
     at = 0
     while at < len(running) and budget:
         seq = running[at]
-        want = _want(seq, state.limits, budget) if state.kv.chunkable else seq.pending
+        want = min(seq.pending, chunk, budget) if state.kv.chunkable else seq.pending
         fits = True
         while fits and not state.kv.grow(seq, want):
             victim = max(running, key=_urgency) if state.limits.priority else running[-1]
@@ -112,16 +117,14 @@ def _urgency(seq: Sequence) -> tuple[int, int]:
 
 
 def _admit(state: State, plan: Plan, budget: int) -> None:
-    limits, waiting = state.limits, state.waiting
+    waiting, chunk = state.waiting, _chunk(state)
     while len(waiting) and budget and not state.blocked and _has_slot(state):
         seq = waiting.head()
         want = seq.tokens - state.kv.match(seq)
-        if limits.chunk:
-            want = min(want, limits.chunk)
         if state.kv.chunkable:
-            want = min(want, budget)
+            want = min(want, chunk, budget)
         elif want > budget and plan.chunks:
             return
-        if not state.admit(want, seq.tokens if limits.whole_prompt else 0, plan):
+        if not state.admit(want, seq.tokens if state.limits.whole_prompt else 0, plan):
             return
         budget -= min(want, budget)
