@@ -33,9 +33,9 @@ def _duration(text: str) -> str:
     return text
 
 
-def _field(help: str, panel: str, default: Any = None) -> Any:
-    """A field that is a flag too: its help text and the panel of `--help` it stands in."""
-    return Field(default, description=help, json_schema_extra={"panel": panel})
+def _field(help: str, panel: str, default: Any = None, *, by: str | None = None, value: str | None = None) -> Any:
+    """A field that is a flag too: help, panel of `--help`, who chooses where it is None, what its value is called."""
+    return Field(default, description=help, json_schema_extra={"panel": panel, "default": by, "value": value})
 
 
 Positive = Annotated[float, Field(gt=0), AfterValidator(_finite)]
@@ -50,18 +50,18 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    trace: str = _field("Trace file (any known format, gzip too), or a name: sample", _WHAT, ...)
-    model: str = _field("Model by name, or a Hugging Face config.json", _WHAT, ...)
-    device: str = _field("Device by name, or a profile JSON", _WHAT, ...)
-    policy: str | None = _field("Cache policy by name [default: the engine's]", _WHAT)
+    trace: str = _field("Trace file (any known format, gzip too), or a name: sample", _WHAT, ..., value="NAME|FILE")
+    model: str = _field("Model by name, or a Hugging Face config.json", _WHAT, ..., value="NAME|FILE")
+    device: str = _field("Device by name, or a profile JSON", _WHAT, ..., value="NAME|FILE")
+    policy: str | None = _field("Cache policy by name", _WHAT, by="the engine's")
 
-    trace_format: str | None = _field("Format of the trace file [default: found by content]", _TRAFFIC)
+    trace_format: str | None = _field("Format of the trace file", _TRAFFIC, by="found by content")
     arrivals: str | None = _field("Arrival process for a trace without times: poisson, gamma …", _TRAFFIC)
     rate: Positive | None = _field("Scale arrivals to this mean rate, in requests a second", _TRAFFIC)
     rate_scale: Positive = _field("Multiply the arrival rate by this", _TRAFFIC, 1.0)
     scale_lengths: Positive = _field("Multiply prompt and output lengths by this", _TRAFFIC, 1.0)
-    start: Duration | None = _field("Leave out what arrives before this time, such as 10m", _TRAFFIC)
-    duration: Duration | None = _field("Keep what arrives within this time, such as 1h", _TRAFFIC)
+    start: Duration | None = _field("Leave out what arrives before this time, such as 10m", _TRAFFIC, value="TIME")
+    duration: Duration | None = _field("Keep what arrives within this time, such as 1h", _TRAFFIC, value="TIME")
     limit: Count | None = _field("Keep the first so many requests", _TRAFFIC)
 
     layout: str | None = _field("none, reserve, fit, buddy, oracle or paged", _CACHE)
@@ -75,18 +75,18 @@ class Scenario(BaseModel):
     attention: Literal["flash", "naive"] | None = _field("Attention kernel: flash, or naive with an S×S matrix", _CACHE)
 
     engine: str | None = _field("Engine profile: whose rules and overheads are modelled", _ENGINE)
-    scheduler: str | None = _field("Scheduler [default: the engine's]", _ENGINE)
+    scheduler: str | None = _field("Scheduler", _ENGINE, by="the engine's")
     tp: Count = _field("GPUs that share one copy of the model (tensor parallel)", _ENGINE, 1)
     pp: Count = _field("Pipeline stages", _ENGINE, 1)
     replicas: Count = _field("Copies of the model behind the router", _ENGINE, 1)
     router: str = _field("Router between replicas", _ENGINE, "round-robin")
-    max_num_seqs: Count | None = _field("Most sequences in a batch [default: the engine's]", _ENGINE)
-    max_num_batched_tokens: Count | None = _field("Most tokens in a step [default: the engine's]", _ENGINE)
-    max_model_len: Count | None = _field("Longest request in tokens [default: the model's]", _ENGINE)
+    max_num_seqs: Count | None = _field("Most sequences in a batch", _ENGINE, by="the engine's")
+    max_num_batched_tokens: Count | None = _field("Most tokens in a step", _ENGINE, by="the engine's")
+    max_model_len: Count | None = _field("Longest request in tokens", _ENGINE, by="the model's")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = _field(
-        "Share of GPU memory the engine may use [default: the engine's]", _ENGINE
+        "Share of GPU memory the engine may use", _ENGINE, by="the engine's"
     )
-    weights_dtype: str | None = _field("Precision of the weights [default: the model's]", _ENGINE)
+    weights_dtype: str | None = _field("Precision of the weights", _ENGINE, by="the model's")
 
     seed: Annotated[int, Field(ge=0)] = _field("Seed of everything random", _RUN, 0)
     max_stride: Count | None = _field("Most steps simulated at once; 1: every step by itself", _RUN)

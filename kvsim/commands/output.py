@@ -1,0 +1,19 @@
+"""Printing: tables for a person, one JSON object for a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+
+def show(table: RenderableType) -> None:
+    """Print for a person: as wide as the terminal, 80 columns into a file or pipe."""
+    Console(highlight=False, width=None if sys.stdout.isatty() else 80).print(table)
+
+
+def show_json(document: Any) -> None:
+    """Print one JSON document and nothing else."""
+    print(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False))
