@@ -33,14 +33,30 @@ class DecodeRow:
         reach = longest * self.n
         return mean + self.skew.at(reach / attended) * (self.line.at(reach) - mean)
 
-    def over(self, attended: Floats, longest: Floats | int) -> Floats:
-        """The same for a row of consecutive steps; `longest` is one number where it does not grow."""
-        mean = self.line.over(attended)
+    def run(self, attended: int, growing: int, longest: int, grows: bool, k: int) -> list[float]:
+        """`at` for k consecutive steps, in plain Python."""
+        if self.skew is not None:
+            return [self.at(attended + j * growing, longest + j if grows else longest) for j in range(k)]
+        knots, last = self.line.knots, attended + growing * (k - 1)
+        first = bisect_right(knots, attended)
+        if first != bisect_right(knots, last):
+            return [self.line.at(attended + j * growing) for j in range(k)]
+        origin, base, slope = self.line.segments[first]
+        if not growing:
+            return [base + slope * (attended - origin)] * k
+        return [base + slope * (total - origin) for total in range(attended, last + 1, growing)]
+
+    def over(self, attended: int, growing: int, longest: int, grows: bool, ahead: Floats) -> Floats:
+        """`at` for consecutive steps, `ahead` = 0, 1, 2, …, in NumPy: the same numbers to the last bit."""
+        steps = len(ahead) - 1
+        totals = attended + growing * ahead
+        mean = self.line.over(totals, attended, attended + growing * steps)
         if self.skew is None:
             return mean
-        reach = longest * self.n
-        far = self.line.at(reach) if isinstance(reach, int) else self.line.over(reach)
-        return mean + self.skew.over(reach / attended) * (far - mean)
+        reach, last = longest * self.n, (longest + steps * grows) * self.n
+        reaches = (longest + ahead) * self.n if grows else np.full(len(ahead), float(reach))
+        skews = reaches / totals
+        return mean + self.skew.over(skews, skews[0], skews[-1]) * (self.line.over(reaches, reach, last) - mean)
 
 
 class GroupAttention:
@@ -70,6 +86,7 @@ class GroupAttention:
             times += weight * (fixed + per_token * (n * knots)) * ratio
             below += weight * per_token * float(ratio[0])
             above += weight * per_token * float(ratio[-1])
+        times = np.maximum.accumulate(times)  # a longer context never takes less time: a dip is noise
         layers = self.group.layers
         line = Line((n * knots).tolist(), (times * layers).tolist(), below * layers, above * layers)
         first = self.decode.curves[0][1]

@@ -35,11 +35,11 @@ class Line:
         origin, base, slope = self.segments[bisect_right(self.knots, x)]
         return base + slope * (x - origin)
 
-    def over(self, x: Floats) -> Floats:
-        """y at each of a nondecreasing or nonincreasing row of x."""
-        first = bisect_right(self.knots, x[0])
-        if first == bisect_right(self.knots, x[-1]):
-            origin, base, slope = self.segments[first]
+    def over(self, x: Floats, first: float, last: float) -> Floats:
+        """y at each of a monotone row of x that runs from `first` to `last`."""
+        segment = bisect_right(self.knots, first)
+        if segment == bisect_right(self.knots, last):
+            origin, base, slope = self.segments[segment]
             return base + slope * (x - origin)
         index = self._knots.searchsorted(x, side="right")
         y: Floats = self._bases[index] + self._slopes[index] * (x - self._origins[index])

@@ -18,18 +18,20 @@ from kvsim.cost.table import TokenTable
 from kvsim.device import DeviceProfile, Provenance
 from kvsim.device.provenance import Tier
 
-SCALAR_RUN = 8
+SCALAR_RUN = 12
 """runs up to this length are computed one by one: NumPy's calls cost more (see benchmarks/cost.py)"""
 AHEAD: Floats = np.arange(4096, dtype=np.float64)
 
 
 class _DecodeStep:
-    """What is fixed for steps that only decode n sequences."""
+    """What is fixed for steps that only decode n sequences, each of which samples."""
 
-    __slots__ = ("exposed", "rows", "tokens_ns")
+    __slots__ = ("exposed", "fixed", "rows", "tokens_ns")
 
-    def __init__(self, tokens_ns: float, rows: tuple[DecodeRow, ...], exposed: float) -> None:
-        self.tokens_ns, self.rows, self.exposed = tokens_ns, rows, exposed
+    def __init__(self, tokens_ns: float, head_ns: float, rows: tuple[DecodeRow, ...], exposed: float) -> None:
+        self.tokens_ns, self.fixed, self.rows = tokens_ns, tokens_ns + head_ns, rows
+        self.exposed = exposed + 0.5
+        """ns that the host adds, and the half that turns truncation into rounding"""
 
 
 class CostModel:
@@ -61,45 +63,44 @@ class CostModel:
         if shape.chunks or not n:
             return self._chunked_step(shape)
         step = self._steps.get(n) or self._decode_step(n)
-        gpu = step.tokens_ns
+        gpu = step.fixed if self._plain(shape) else step.tokens_ns + self._rest(shape)
         attended, longest = shape.attended, shape.longest
         for group, row in enumerate(step.rows):
             gpu += row.at(attended[group], longest[group])
-        gpu = (gpu + self._rest(shape)) * self._gpu_factor
-        return int((gpu if gpu > self._overlapped else self._overlapped) + step.exposed + 0.5)
+        gpu *= self._gpu_factor
+        return int((gpu if gpu > self._overlapped else self._overlapped) + step.exposed)
 
     def decode_run(self, shape: StepShape, k: int) -> NDArray[np.int64]:
         """ns of each of k consecutive steps that only decode, the first of them `shape`. Element j equals `step` of
         the shape whose attended tokens have grown by j · growing and whose longest has grown by j where it grows."""
-        n, attended, longest = shape.decode, shape.attended, shape.longest
-        growing, stretches = shape.growing, shape.longest_grows
-        step = self._steps.get(n) or self._decode_step(n)
-        rest, factor, overlapped, exposed = self._rest(shape), self._gpu_factor, self._overlapped, step.exposed
+        step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
+        fixed = step.fixed if self._plain(shape) else step.tokens_ns + self._rest(shape)
+        factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
         if k <= SCALAR_RUN:
-            durations = []
-            for j in range(k):
-                gpu = step.tokens_ns
-                for g, row in enumerate(step.rows):
-                    gpu += row.at(attended[g] + j * growing[g], longest[g] + j if stretches[g] else longest[g])
-                gpu = (gpu + rest) * factor
-                durations.append(int((gpu if gpu > overlapped else overlapped) + exposed + 0.5))
-            return np.array(durations, dtype=np.int64)
+            times = [fixed] * k
+            for g, row in enumerate(step.rows):
+                more = row.run(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], k)
+                times = [time + extra for time, extra in zip(times, more, strict=True)]
+            scaled = [time * factor for time in times]
+            return np.array([int((gpu if gpu > overlapped else overlapped) + exposed) for gpu in scaled])
         ahead = AHEAD[:k] if k <= len(AHEAD) else np.arange(k, dtype=np.float64)
-        run: Floats = np.full(k, step.tokens_ns)
+        run: Floats = np.full(k, fixed)
         for g, row in enumerate(step.rows):
-            run += row.over(attended[g] + growing[g] * ahead, longest[g] + ahead if stretches[g] else longest[g])
-        run += rest
+            run += row.over(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], ahead)
         run *= factor
         np.maximum(run, overlapped, out=run)
         run += exposed
-        run += 0.5
         return run.astype(np.int64)
 
     def _decode_step(self, n: int) -> _DecodeStep:
         rows = tuple(group.row(n) for group in self._groups)
         exposed = self.host.exposed(n, prefill=False) * self._host_factor
-        step = self._steps[n] = _DecodeStep(self._table.tokens(n), rows, exposed)
+        step = self._steps[n] = _DecodeStep(self._table.tokens(n), self._table.rows(n), rows, exposed)
         return step
+
+    @staticmethod
+    def _plain(shape: StepShape) -> bool:
+        return shape.sampled == shape.decode and not shape.scored and not shape.moved_bytes
 
     def _rest(self, shape: StepShape) -> float:
         """ns of lm_head, sampling and the cache policy's own work."""
@@ -109,10 +110,10 @@ class CostModel:
         return head
 
     def _chunked_step(self, shape: StepShape) -> int:
-        gpu = self._table.tokens(shape.tokens)
+        gpu = self._table.tokens(shape.tokens) + self._rest(shape)
         for prefill, decode in self._attention(shape):
             gpu += prefill + decode
-        gpu = (gpu + self._rest(shape)) * self._gpu_factor
+        gpu *= self._gpu_factor
         return int(max(gpu, self._overlapped) + self._exposed(shape) + 0.5)
 
     def _attention(self, shape: StepShape) -> list[tuple[float, float]]:
