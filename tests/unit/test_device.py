@@ -1,0 +1,126 @@
+"""The profile's schema: what it refuses, and that it survives a round trip."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cost_cases import curved
+
+from kvsim.device import SCHEMA, DeviceProfile, Facts, catalogue, load_device, parse_profile
+from kvsim.device import profile as module
+from kvsim.errors import InputError
+
+IDS = ["a100-40-sxm", "a100-80-sxm", "a800-80", "h100-pcie", "h100-sxm", "h800", "h20", "h200-sxm", "b200", "gb200",
+       "l4", "l40s", "a10", "a40", "v100", "rtx-3090", "rtx-4090", "rtx-pro-6000", "mi300x", "cpu"]
+
+
+def edited(change: dict[str, object]) -> str:
+    return json.dumps({**json.loads(curved().to_json()), **change})
+
+
+def test_the_catalogue_is_complete() -> None:
+    assert set(IDS) <= set(catalogue())
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_facts_are_plausible(name: str) -> None:
+    facts = load_device(name).facts
+    gib = facts.memory_bytes / 2**30
+    assert 15 <= gib <= 300
+    assert name == "cpu" or gib % 8, "memory as it is sold, not as CUDA reports it"
+    assert 10e9 <= facts.bandwidth <= 10e12
+    assert facts.flops["bf16"] / facts.bandwidth > 5, "every device computes faster than it reads"
+    assert facts.sources and facts.memory_source
+
+
+def test_round_trip() -> None:
+    profile = curved()
+    assert parse_profile(profile.to_json(), "memory") == profile
+    assert parse_profile(load_device("h100-sxm").to_json(), "memory").facts == load_device("h100-sxm").facts
+
+
+def test_one_line_a_curve() -> None:
+    assert sum(line.startswith("   {") for line in curved().to_json().splitlines()) == 5
+
+
+def test_a_newer_schema_is_refused() -> None:
+    with pytest.raises(InputError, match=f"schema {SCHEMA + 1}.*upgrade"):
+        parse_profile(edited({"schema": SCHEMA + 1}), "x.json")
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"schema": None}, "no schema version"),
+    ({"schema": True}, "no schema version"),
+    ({"colour": "green"}, "colour"),
+    ({"provenance": {}}, "curves refer to sources that provenance does not hold: test"),
+    ({"id": "No Spaces"}, "id"),
+    ({"facts": {}}, "facts"),
+])
+def test_a_bad_profile_says_what_is_wrong(change: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)) as error:
+        parse_profile(edited(change), "x.json")
+    assert "x.json" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "0"])
+def test_numbers_are_finite_and_positive(value: str) -> None:
+    text = re.sub(r'"bandwidth": [0-9.]+', f'"bandwidth": {value}', curved().to_json())
+    with pytest.raises(InputError, match="bandwidth"):
+        parse_profile(text, "x.json")
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ('"outer":[1.0,4.0', '"outer":[4.0,4.0', "outer must strictly increase"),
+    ('"m":[1.0,64.0,', '"m":[1.0,', "a column per value of m"),
+    ('"kv_dtype":"bf16"', '"kv_dtype":"bf17"', "bf17"),
+    ('"kv_heads":8', '"kv_heads":0', "kv_heads"),
+])
+def test_tables_fit_their_axes(old: str, new: str, says: str) -> None:
+    text = curved().to_json()
+    text = text.replace(',"kv_heads":8', ',"kv_dtype":"bf16","kv_heads":8')
+    assert old in text
+    with pytest.raises(InputError, match=re.escape(says)):
+        parse_profile(text.replace(old, new), "x.json")
+
+
+def test_not_json() -> None:
+    for text in ("", "[]", "{", '"x"'):
+        with pytest.raises(InputError, match="not a JSON object"):
+            parse_profile(text, "x.json")
+
+
+def test_names_and_paths(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean h100-sxm"):
+        load_device("h100-smx")
+    path = tmp_path / "mine.json"
+    with pytest.raises(InputError, match="can't be read"):
+        load_device(path)
+    path.write_text(curved().to_json())
+    assert load_device(path) == curved()
+
+
+def test_a_sibling_lends_its_ratios_as_datasheet(monkeypatch: pytest.MonkeyPatch) -> None:
+    lender, text = curved(), load_device("a10").model_copy(update={"curves_from": "h100-sxm"}).to_json()
+    monkeypatch.setattr(module, "_from_catalogue", lambda name: lender)
+    borrowed = parse_profile(text, "x.json")
+    monkeypatch.undo()
+    assert borrowed.curves == lender.curves
+    assert borrowed.tier == "datasheet"
+    assert {p.tier for p in borrowed.provenance.values()} == {"datasheet"}
+    assert borrowed.facts == load_device("a10").facts
+
+
+def test_a_format_without_units_runs_as_bf16() -> None:
+    facts = load_device("a100-80-sxm").facts
+    assert isinstance(facts, Facts)
+    assert facts.peak_flops("fp8") == facts.peak_flops("bf16") == 312e12
+
+
+def test_profiles_are_frozen() -> None:
+    profile = load_device("h100-sxm")
+    assert isinstance(profile, DeviceProfile)
+    with pytest.raises(ValueError, match="frozen"):
+        profile.name = "other"  # type: ignore[misc]
