@@ -107,6 +107,8 @@ class Allocator(ABC):
     pool_bytes: int
     chunkable: bool = True
     """whether a prompt can be computed in pieces (it needs a cache to keep the earlier ones)"""
+    returns_while_decoding: bool = False
+    """whether decoding sequences give memory back (blocks that their windows have left)"""
     step: int = 0
     """decode steps so far: the clock that `Sequence.base` is relative to"""
 

@@ -123,6 +123,14 @@ class State:
         self.blocked = False
         """the head of the queue cannot be admitted until something is given back"""
 
+    def stride(self) -> int:
+        """Most decode steps that may be planned at once. Where decoding gives memory back, the head of the queue may
+        fit after any step, so every step is planned anew while somebody waits."""
+        if self.kv.returns_while_decoding and len(self.waiting):
+            self.blocked = False
+            return min(1, self.max_stride)
+        return self.max_stride
+
     def running(self) -> int:
         return len(self.decode) + len(self.partial) + len(self.lingering)
 

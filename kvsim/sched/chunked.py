@@ -20,7 +20,7 @@ class Chunked(Scheduler):
         decode, limits = state.decode, state.limits
         decoding = len(decode)
         if decoding:
-            plan.steps = state.kv.horizon(min(decode.horizon(), state.max_stride))
+            plan.steps = state.kv.horizon(min(decode.horizon(), state.stride()))
         if (decoding and plan.steps == 0) or decoding > limits.tokens or (state.partial and not _in_order(state)):
             plan.steps = 0
             budget = _walk(state, plan)

@@ -38,7 +38,7 @@ def decode_all(state: State, plan: Plan) -> None:
     """One token of every decoding sequence, for as many steps as surely stay the same."""
     decode, kv = state.decode, state.kv
     while len(decode):
-        plan.steps = kv.horizon(min(decode.horizon(), state.max_stride))
+        plan.steps = kv.horizon(min(decode.horizon(), state.stride()))
         if plan.steps:
             if plan.preempted:
                 plan.steps = 1  # those that were preempted may come back right after it

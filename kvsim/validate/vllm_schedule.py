@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cache.base import Allocator
+from kvsim.cache.hybrid import Hybrid
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import Part, PrefixPaged
 from kvsim.cost.shape import StepShape
@@ -57,6 +58,10 @@ def chains(requests: list[Json], block_size: int) -> list[list[Part]]:
 
 
 def allocator(limits: Json) -> Allocator:
+    if "kv_groups" in limits:
+        return Hybrid(blocks=limits["num_blocks"], block_size=limits["block_size"], token_bytes=1, unusable=1,
+                      windows=tuple(limits["kv_groups"]), prefix=limits["prefix_caching"],
+                      batch_tokens=limits["max_num_batched_tokens"], max_model_len=limits["max_model_len"])
     kind = PrefixPaged if limits["prefix_caching"] else Paged
     return kind(blocks=limits["num_blocks"], block_size=limits["block_size"], token_bytes=1, unusable=1)
 
@@ -75,19 +80,21 @@ def steps(recording: Json) -> list[Json]:
         now = int(replica.env.now)
         if not plan.chunks and not plan.steps:
             return
+        kv: Any = replica.kv
+        if plan.steps and not plan.taken:  # what decodes take, they take when the step is scheduled
+            kv.advance(1)
+            plan.taken = 1
+        free_blocks = kv.free
         while len(taken) < now:  # steps in which nothing was there to run
             taken.append(_step({}, replica, [], 0, [], {}, names))
         scheduled = {names[seq.row]: tokens for seq, tokens, _ in plan.chunks}
-        kv: Any = replica.kv
-        free = kv.free
         running = list(replica.state.partial)
         if plan.steps:
             scheduled |= {names[seq.row]: 1 for seq in replica.decode.sequences}
-            free -= 0 if plan.taken else kv.demand(1)
         running += replica.decode.sequences
         running.sort(key=lambda seq: seq.admitted)
         cached = {names[seq.row]: seq.cached for seq in plan.admitted if not seq.preemptions}
-        taken.append(_step(scheduled, replica, running, free, plan.preempted, cached, names))
+        taken.append(_step(scheduled, replica, running, free_blocks, plan.preempted, cached, names))
 
     replay(
         trace, scheduler=Chunked(), kv=allocator(limits), cost=OneNanosecond(), max_stride=1, watch=watch,

@@ -10,6 +10,7 @@ import pytest
 from kvsim.cache.base import Allocator
 from kvsim.cache.fit import Fit
 from kvsim.cache.buddy import Buddy
+from kvsim.cache.hybrid import Hybrid
 from kvsim.cache.none import NoCache
 from kvsim.cache.oracle import Oracle
 from kvsim.cache.paged import Paged
@@ -49,6 +50,9 @@ def layout(name: str, tokens: int, max_len: int) -> Allocator:
         case "fit": return Fit(**pool, max_model_len=max_len)
         case "paged": return Paged(blocks=tokens // 16, block_size=16, token_bytes=TOKEN)
         case "paged-prefix": return PrefixPaged(blocks=tokens // 16, block_size=16, token_bytes=TOKEN)
+        case "hybrid" | "hybrid-prefix":
+            return Hybrid(blocks=2 * tokens // 16, block_size=16, token_bytes=TOKEN // 2, windows=(0, 40),
+                          prefix=name == "hybrid-prefix")
     raise AssertionError(name)
 
 
@@ -79,7 +83,7 @@ def facts(record: Recorder) -> dict:
     }
 
 
-LAYOUTS = ["none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix"]
+LAYOUTS = ["none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix"]
 
 
 @pytest.mark.parametrize("scheduler", ["chunked", "prefill-first", "static"])

@@ -1,0 +1,400 @@
+"""Paged blocks for models that mix full and sliding-window layers: one pool, one table a group of layers (vLLM V1).
+
+Layers are grouped by how far they attend, padded so that every group's block has the same bytes; a block holds
+`block_size` tokens of one group. With c tokens computed before a step and k scheduled in it, a full group holds
+ceil((c + k) / b) blocks and a group of window W holds ceil((c + k) / b) − floor(max(0, c − W + 1) / b): blocks that the
+window has left are given back when the sequence is scheduled next, before new ones are taken.
+
+A prefix hit of length L needs all blocks of full groups and the last ceil((W − 1) / b) before L of window groups (fewer
+only where they begin at block 0). The queue and its order are those of prefix.py, kept block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from kvsim.cache.base import Allocator, MemoryStats, Sequence
+
+Key = tuple[int, int, int]
+"""(group, content id, block)"""
+
+
+class Block:
+    """One physical block. `ref` sequences hold it; 0: it is in the queue of free blocks."""
+
+    __slots__ = ("key", "next", "prev", "ref")
+
+    def __init__(self) -> None:
+        self.key: Key | None = None
+        self.ref = 0
+        self.prev: Block = self
+        self.next: Block = self
+
+
+class Tables:
+    """What one sequence holds: for each group its blocks from `skipped[group]` on; the first `findable` are full."""
+
+    __slots__ = ("blocks", "findable", "skipped", "upto")
+
+    def __init__(self, groups: int) -> None:
+        self.blocks: list[list[Block]] = [[] for _ in range(groups)]
+        self.skipped = [0] * groups
+        self.findable = 0
+        self.upto = 0
+        """tokens there is room for, or being computed"""
+
+
+class Hybrid(Allocator):
+    """`windows`: tokens a group attends (0: all); `token_bytes`: of one token in one group; `batch_tokens`: most tokens
+    a step computes, which bounds what a window group can hold at once.
+
+    Invariants: the queue holds exactly the blocks nobody holds; a findable block is in the index under its key.
+    """
+
+    returns_while_decoding = True
+
+    def __init__(
+        self, *, blocks: int, block_size: int, token_bytes: int, windows: tuple[int, ...], prefix: bool = True,
+        unusable: int = 0, batch_tokens: int = 1 << 40, max_model_len: int = 1 << 40,
+    ) -> None:
+        self.block_size = block_size
+        self.token_bytes = token_bytes
+        self.block_bytes = block_size * token_bytes
+        self.blocks = blocks
+        self.usable = blocks - unusable
+        self.pool_bytes = blocks * self.block_bytes
+        self.windows = windows
+        self.prefix = prefix
+        self.free = self.usable
+        self.evicted_blocks = 0
+        self._most = tuple(-(-min(w - 1 + batch_tokens, max_model_len) // block_size) + 1 if w else 1 << 60
+                           for w in windows)
+        """most blocks of a group that admission asks for"""
+        self._run = tuple(-(-(w - 1) // block_size) if w else 0 for w in windows)
+        """blocks before a hit's end that a window group needs"""
+        self._index: dict[Key, list[Block]] = {}
+        self._queue = Block()
+        self._plain_free = self.usable
+        for _ in range(self.usable):
+            self._append(Block())
+        self._sequences: set[Sequence] = set()
+        self._decoding: dict[Sequence, int] = {}
+        """decoding sequence → its valid entry in the heap of events"""
+        self._events: list[tuple[int, int, int, Sequence]] = []
+        """(step, admission, entry, sequence): blocks to take or leave on that step"""
+        self._entry = 0
+        self._residue = [0] * block_size
+        self._sum_base = 0
+        self._prefill_tokens = 0
+        self._skipped_blocks = 0
+        self._saved_blocks = 0
+        self._tail = 0
+        """slots behind the final token in last blocks, of one group"""
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    def match(self, seq: Sequence) -> int:
+        return self._hit(seq) * self.block_size if self.prefix else 0
+
+    def _ids(self, seq: Sequence, count: int) -> list[int]:
+        """Content ids of the first `count` blocks; what has no id is private."""
+        ids: list[int] = []
+        for id, _, blocks in seq.chain or ():
+            ids += [id] * blocks
+            if len(ids) >= count:
+                return ids[:count]
+        return ids + [-2 - seq.row] * (count - len(ids))
+
+    def _hit(self, seq: Sequence) -> int:
+        """Blocks at the beginning of `seq` that all groups can serve."""
+        length = (seq.tokens - 1) // self.block_size
+        ids = self._ids(seq, length)
+        index = self._index
+        before = -1
+        while length != before:
+            before = length
+            for group, run in enumerate(self._run):
+                if not run:  # full (a window of one token needs none, and is refused by the caller)
+                    at = 0
+                    while at < length and (group, ids[at], at) in index:
+                        at += 1
+                    length = at
+                    continue
+                found = 0
+                for at in range(length - 1, -1, -1):
+                    if (group, ids[at], at) not in index:
+                        found = 0
+                        continue
+                    found += 1
+                    if found == run:
+                        length = at + run
+                        break
+                else:
+                    length = found
+        return length
+
+    # -- taking and giving back -------------------------------------------------------------------------------------
+
+    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
+        size = self.block_size
+        hit = self._hit(seq) if self.prefix else 0
+        ids = self._ids(seq, hit)
+        tables = Tables(len(self.windows))
+        idle = 0
+        found: list[list[Block]] = []
+        for group, run in enumerate(self._run):
+            first = max(0, hit - run) if run else 0
+            tables.skipped[group] = first
+            found.append([self._index[group, ids[at], at][0] for at in range(first, hit)])
+            idle += sum(block.ref == 0 for block in found[group])
+        upto = -(-(hit * size + tokens) // size)
+        need = len(self.windows) * (upto - hit)
+        whole = -(-ensure // size)
+        held = [len(blocks) for blocks in found]
+        needed = sum(max(0, min(whole - skipped, most) - have)
+                     for skipped, most, have in zip(tables.skipped, self._most, held, strict=True))
+        if max(need, needed if ensure else 0) + idle > self.free:
+            return False
+        for group, blocks in enumerate(found):
+            for block in blocks:
+                if block.ref == 0:
+                    self._remove(block)
+                    self.free -= 1
+                else:
+                    self._saved_blocks += 1
+                block.ref += 1
+            tables.blocks[group] = blocks
+        tables.findable = hit
+        seq.cached = seq.computed = hit * size
+        seq.store = tables
+        self._sequences.add(seq)
+        self._skipped_blocks += sum(tables.skipped)
+        self._prefill_tokens += seq.computed
+        tables.upto = seq.computed
+        self._fill(seq, tables, seq.computed + tokens)
+        self._prefill_tokens += tokens
+        return True
+
+    def grow(self, seq: Sequence, tokens: int) -> bool:
+        tables: Tables = seq.store
+        self._leave_behind(tables, seq.computed)
+        if not self._fill(seq, tables, seq.computed + tokens):
+            return False
+        self._prefill_tokens += tokens
+        return True
+
+    def _leave_behind(self, tables: Tables, computed: int) -> None:
+        """Give back the blocks that no window reaches any more from token `computed` on."""
+        for group, window in enumerate(self.windows):
+            if not window:
+                continue
+            skipped = max(0, computed - window + 1) // self.block_size
+            drop = skipped - tables.skipped[group]
+            if drop > 0:
+                blocks = tables.blocks[group]
+                self._give(reversed(blocks[:drop]))
+                del blocks[:drop]
+                tables.skipped[group] = skipped
+                self._skipped_blocks += drop
+
+    def _fill(self, seq: Sequence, tables: Tables, upto: int) -> bool:
+        """Blocks for tokens up to `upto` in every group; those that become full are findable at once."""
+        need = -(-upto // self.block_size) - -(-tables.upto // self.block_size)
+        if need * len(self.windows) > self.free:
+            return False
+        self._tail -= self._waste(seq, tables.upto)
+        tables.upto = upto
+        self._tail += self._waste(seq, upto)
+        for blocks in tables.blocks:
+            blocks.extend(self._take() for _ in range(need))
+        self._publish(seq, tables, upto // self.block_size)
+        return True
+
+    def _publish(self, seq: Sequence, tables: Tables, full: int) -> None:
+        if not self.prefix or full <= tables.findable:
+            return
+        ids = self._ids(seq, full)
+        for group, blocks in enumerate(tables.blocks):
+            skipped = tables.skipped[group]
+            for at in range(max(tables.findable, skipped), full):
+                block = blocks[at - skipped]
+                block.key = (group, ids[at], at)
+                self._index.setdefault(block.key, []).append(block)
+        tables.findable = full
+
+    def release(self, seq: Sequence, *, finished: bool) -> None:
+        tables: Tables = seq.store
+        self._tail -= self._waste(seq, tables.upto)
+        self._prefill_tokens -= seq.computed
+        self._skipped_blocks -= sum(tables.skipped)
+        for blocks in tables.blocks:
+            self._give(reversed(blocks))
+        self._sequences.remove(seq)
+        seq.store = None
+
+    def never_fits(self, seq: Sequence) -> bool:
+        blocks = -(-seq.final // self.block_size)
+        return sum(min(blocks, most) for most in self._most) > self.usable
+
+    # -- decoding ---------------------------------------------------------------------------------------------------
+
+    def join(self, seq: Sequence) -> None:
+        self._prefill_tokens -= seq.computed
+        self._sum_base += seq.base
+        self._residue[seq.base % self.block_size] += 1
+        self._expect(seq)
+
+    def leave(self, seq: Sequence) -> None:
+        del self._decoding[seq]
+        self._prefill_tokens += seq.computed
+        self._sum_base -= seq.base
+        self._residue[seq.base % self.block_size] -= 1
+        tables: Tables = seq.store
+        self._settle(seq, tables, seq.computed)
+
+    def _settle(self, seq: Sequence, tables: Tables, upto: int) -> None:
+        """Tokens up to `upto` are there, in blocks that are there already."""
+        self._tail -= self._waste(seq, tables.upto)
+        tables.upto = upto
+        self._tail += self._waste(seq, upto)
+        self._publish(seq, tables, upto // self.block_size)
+
+    def _expect(self, seq: Sequence) -> None:
+        """Note the next step on which `seq` takes a block or its windows leave one."""
+        size, computed = self.block_size, seq.base + self.step
+        wait = -computed % size
+        for group, window in enumerate(self.windows):
+            if window:  # block number `skipped` is out of reach from this many tokens on
+                leaves = (seq.store.skipped[group] + 1) * size + window - 1
+                wait = min(wait, max(0, leaves - computed))
+        self._entry += 1
+        self._decoding[seq] = self._entry
+        heappush(self._events, (self.step + wait, seq.admitted, self._entry, seq))
+
+    def demand(self, steps: int) -> int:
+        """Blocks that the next `steps` steps take; what windows leave in them is not counted against it."""
+        whole, rest = divmod(steps, self.block_size)
+        takers = whole * len(self._decoding)
+        takers += sum(self._residue[-(self.step + j) % self.block_size] for j in range(rest))
+        return takers * len(self.windows)
+
+    def horizon(self, limit: int) -> int:
+        if self.demand(limit) <= self.free:
+            return limit
+        low, high = 0, limit
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.demand(middle) <= self.free:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def advance(self, steps: int) -> None:
+        last = self.step + steps
+        while self._events and self._events[0][0] < last:
+            step, _, entry, seq = heappop(self._events)
+            if self._decoding.get(seq) != entry:
+                continue
+            self.step = step
+            tables: Tables = seq.store
+            computed = seq.base + step
+            self._settle(seq, tables, computed)
+            self._leave_behind(tables, computed)
+            filled = self._fill(seq, tables, computed + 1)
+            assert filled, f"{seq} advances beyond the horizon"
+            self.step = step + 1
+            self._expect(seq)
+        self.step = last
+
+    # -- the queue --------------------------------------------------------------------------------------------------
+
+    def _take(self) -> Block:
+        block = self._queue.next
+        self._remove(block)
+        self.free -= 1
+        if block.key is None:
+            self._plain_free -= 1
+        else:
+            self.evicted_blocks += 1
+            same = self._index[block.key]
+            same.remove(block)
+            if not same:
+                del self._index[block.key]
+            block.key = None
+        block.ref = 1
+        return block
+
+    def _give(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            block.ref -= 1
+            if block.ref:
+                self._saved_blocks -= 1
+                continue
+            self.free += 1
+            if block.key is None:
+                self._plain_free += 1
+                self._prepend(block)
+            else:
+                self._append(block)
+
+    def _append(self, block: Block) -> None:
+        self._insert(block, self._queue.prev)
+
+    def _prepend(self, block: Block) -> None:
+        self._insert(block, self._queue)
+
+    @staticmethod
+    def _insert(block: Block, after: Block) -> None:
+        block.prev, block.next = after, after.next
+        after.next.prev = block
+        after.next = block
+
+    @staticmethod
+    def _remove(block: Block) -> None:
+        block.prev.next = block.next
+        block.next.prev = block.prev
+
+    # -- what it looks like -----------------------------------------------------------------------------------------
+
+    def held(self, seq: Sequence) -> list[int]:
+        """Blocks that `seq` holds in each group."""
+        return [len(blocks) for blocks in seq.store.blocks]
+
+    def _waste(self, seq: Sequence, tokens: int) -> int:
+        return max(0, -(-tokens // self.block_size) * self.block_size - seq.final)
+
+    def stats(self) -> MemoryStats:
+        groups, size = len(self.windows), self.block_size
+        tokens = self._prefill_tokens + self._sum_base + len(self._decoding) * self.step
+        used = (groups * tokens - (self._skipped_blocks + self._saved_blocks) * size) * self.token_bytes
+        unusable = (self.blocks - self.usable) * self.block_bytes
+        internal = groups * self._tail * self.token_bytes
+        allocated = (self.usable - self.free) * self.block_bytes
+        cached = (self.free - self._plain_free) * self.block_bytes
+        free = self.free * self.block_bytes
+        return MemoryStats(
+            pool=self.pool_bytes, used=used, reserved=allocated - used - internal, internal=internal + unusable,
+            cached=cached, external=0, free=free - cached,
+            shared_saved=self._saved_blocks * self.block_bytes, largest_free=free,
+        )
+
+    def check(self) -> None:
+        queued = plain = 0
+        block = self._queue.next
+        while block is not self._queue:
+            assert block.ref == 0 and block.next.prev is block
+            assert block.key is None or any(block is other for other in self._index[block.key])
+            queued, plain = queued + 1, plain + (block.key is None)
+            block = block.next
+        assert (queued, plain) == (self.free, self._plain_free), (queued, plain, self.free, self._plain_free)
+        references: dict[Block, int] = {}
+        for seq in self._sequences:
+            for blocks in seq.store.blocks:
+                for block in blocks:
+                    references[block] = references.get(block, 0) + 1
+        assert all(block.ref == count for block, count in references.items())
+        assert len(references) + self.free == self.usable, (len(references), self.free, self.usable)
+        assert self._saved_blocks == sum(count - 1 for count in references.values())
+        self.stats().check()
