@@ -107,6 +107,12 @@ class Trace:
         ends = np.arange(1, last - first + 1, dtype=np.int64) * self.block_size
         return np.minimum(ends, self.prompt_tokens[row]) if self.block_rule == "ceil" else ends
 
+    def all_ends(self) -> Int:
+        """`ends` of all rows, parallel to `block_ids`."""
+        if self.block_end is not None:
+            return self.block_end
+        return np.concatenate([self.block_ids[:0], *(self.ends(row) for row in range(len(self)))])
+
     @property
     def has_ids(self) -> bool:
         """Whether any request says what its prompt begins with."""
