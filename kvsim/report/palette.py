@@ -19,8 +19,8 @@ MEMORY = {
     "reserved": Category("#56B4E9", "▓", "allocated, will be filled"),
     "internal": Category("#E69F00", "▒", "allocated, never filled"),
     "cached": Category("#009E73", "▚", "idle prefix blocks"),
-    "external": Category("#D55E00", "╳", "too small a hole"),
-    "free": Category("#8A8F98", "·", "free"),
+    "external": Category("#D55E00", "╳", "free, outside the largest hole"),
+    "free": Category("#8A8F98", "·", "not allocated"),
 }
 
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A6D00", "#5B5F66")
@@ -29,5 +29,5 @@ SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A
 TIERS = {
     "measured": "Measured: this device profile comes from kernels timed on such a device.",
     "imported": "Imported: this device profile comes from published kernel measurements.",
-    "datasheet": "Datasheet only: nothing was measured on this device. Expect errors of tens of percent.",
+    "datasheet": "Datasheet only: nothing was measured here. Expect errors of tens of percent.",
 }

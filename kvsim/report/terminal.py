@@ -71,6 +71,8 @@ def percent(share: float | None) -> str:
     """`12.3 %`, `<0.1 %`, a dash for nothing."""
     if share is None:
         return "–"
+    if share == 0:
+        return "0 %"
     return "<0.1 %" if 0 < share < 0.0005 else f"{share:.1%}".replace("%", " %")
 
 

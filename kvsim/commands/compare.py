@@ -1,0 +1,90 @@
+"""`kvsim compare`: the same trace under several policies, or two Result folders, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvsim.commands.options import Build, with_scenario
+from kvsim.commands.output import show, show_json
+from kvsim.errors import InputError
+from kvsim.progress import progress
+from kvsim.result import Result
+
+POLICIES = "contiguous,paged,paged-prefix,paged-int8"
+
+
+@with_scenario("policy")
+def command(
+    build: Build,
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RESULT]...", help="Result folders to compare, instead of simulating"),
+    ] = None,
+    policies: Annotated[
+        str,
+        typer.Option(metavar="A,B,C", help="Policies by name, first one first", rich_help_panel="What"),
+    ] = POLICIES,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with charts, readable offline", rich_help_panel="Output"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a Result folder per policy in here", rich_help_panel="Output"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout", rich_help_panel="Output")
+    ] = False,
+) -> None:
+    """The same trace under several cache policies: the best of each column is marked.
+
+    Example: kvsim compare --trace sample --model llama-3.1-8b --device h100-sxm --policies contiguous,paged
+    """
+    from kvsim.report.side_by_side import side_by_side
+
+    runs = _load(results) if results else _simulate(build, _names(policies))
+    if out:
+        for name, result in runs.items():
+            result.save(out / name)
+    if html:
+        from kvsim.report.page import write_page
+
+        write_page(html, runs)
+    if as_json:
+        show_json({"runs": {name: result.summary for name, result in runs.items()}})
+    else:
+        show(side_by_side(runs))
+        if html:
+            show(f"\nReport: {html}")
+
+
+def _names(policies: str) -> list[str]:
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"--policies is {policies!r}; it must name each policy once, such as contiguous,paged")
+    return names
+
+
+def _simulate(build: Build, policies: list[str]) -> dict[str, Result]:
+    from kvsim.simulate import run
+
+    base = build()
+    scenarios = {policy: base.replace(policy=policy) for policy in policies}
+    runs = {}
+    with progress("Comparing") as update:
+        for number, (policy, scenario) in enumerate(scenarios.items()):
+            runs[policy] = run(
+                scenario, progress=lambda done, total, n=number: update(n + done / (total or 1), len(scenarios))
+            )
+    return runs
+
+
+def _load(folders: list[Path]) -> dict[str, Result]:
+    if len(folders) < 2:
+        raise InputError(f"{folders[0]}: one Result folder is nothing to compare; name two or more")
+    names = [folder.name for folder in folders]
+    labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    return {label: Result.load(folder) for label, folder in zip(labels, folders, strict=True)}

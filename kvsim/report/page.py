@@ -1,0 +1,177 @@
+"""One self-contained HTML page about one or several runs: no script, no network, light and dark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kvsim import __version__
+from kvsim.metrics import DEFINITIONS
+from kvsim.report import charts
+from kvsim.report.columns import SHARES, SPEED, WORK, Column
+from kvsim.report.palette import MEMORY, TIERS
+from kvsim.report.terminal import latency_name, span
+from kvsim.result import Result
+from kvsim.units import format_count, format_duration
+
+Runs = Mapping[str, Result]
+_LATENCIES = ("ttft", "tpot", "itl", "e2e")
+
+
+def write_page(file: Path, runs: Runs) -> None:
+    """Write the page whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        new.write_text(page(runs), encoding="utf-8")
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def page(runs: Runs) -> str:
+    """The page as text."""
+    first = next(iter(runs.values()))
+    where: Mapping[str, Any] = first.run.get("provenance") or {}
+    title = f"{where.get('model')} on {where.get('device')}"
+    style = resources.files("kvsim.report").joinpath("page.css").read_text(encoding="utf-8")
+    sections = [_header(title, runs, where), *(part(runs) for part in _SECTIONS)]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} · kvsim</title><style>{style}</style></head>\n<body><main>\n"
+        + "\n".join(filter(None, sections))
+        + f"\n<footer>Made by kvsim {__version__}. This page needs no network.</footer>\n</main></body></html>\n"
+    )
+
+
+def _header(title: str, runs: Runs, where: Mapping[str, Any]) -> str:
+    first = next(iter(runs.values()))
+    requests = first.summary["requests"]
+    scenario = first.run.get("scenario") or {}
+    what = "One run" if len(runs) == 1 else f"{len(runs)} runs side by side"
+    trace = f" · {requests['total']:,} requests of {escape(str(scenario['trace']))}" if scenario.get("trace") else ""
+    engine = f" · {escape(str(where['engine']))}" if where.get("engine") else ""
+    tier = where.get("tier") or "unknown"
+    banner = TIERS.get(tier, "The origin of this device profile is not known.")
+    notes = dict.fromkeys(note for result in runs.values() for note in result.run.get("notes", ()))
+    listed = f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
+    return (
+        f'<header><h1>{escape(title)}</h1><p class="lead">{what}{engine}{trace}</p>'
+        f'<p class="banner {escape(tier)}">{escape(banner)}</p>{listed}</header>'
+    )
+
+
+def _speed(runs: Runs) -> str:
+    hint = "Latency over completed requests; throughput from the first arrival to the last completion."
+    intervals = _intervals(runs)
+    return _section("Speed", hint, _wide(_table(runs, SPEED)), intervals)
+
+
+def _intervals(runs: Runs) -> str:
+    """The 90 % intervals, where they were asked for."""
+    found = {name: result.summary.get("interval") for name, result in runs.items()}
+    keys = list(dict.fromkeys(key for interval in found.values() for key in interval or ()))
+    if not keys:
+        return ""
+    rows = []
+    for name, interval in found.items():
+        texts = [span((interval or {}).get(k), format_count if k.endswith("_s") else format_duration) for k in keys]
+        cells = "".join(f'<td class="range">{text}</td>' for text in texts)
+        rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
+    head = "".join(f"<th>{escape(_metric(key))}</th>" for key in keys)
+    return _wide(f"<table><tr><th>90 % interval</th>{head}</tr>{''.join(rows)}</table>")
+
+
+def _metric(key: str) -> str:
+    """`ttft_p50` → `TTFT p50`."""
+    name, _, at = key.rpartition("_")
+    return f"{latency_name(name)} {at}" if at.startswith("p") and at[1:].isdigit() else "output tokens/s"
+
+
+def _latency(runs: Runs) -> str:
+    cards = [
+        _card(latency_name(metric), charts.latency_cdf(runs, metric), DEFINITIONS[latency_name(metric)])
+        for metric in _LATENCIES
+        if charts.has(runs, metric)
+    ]
+    hint = "Share of requests (of gaps, for ITL) that took at most so long; on a logarithmic axis. Dots: median, p99."
+    return _section("Latency distributions", hint, _policies(runs), _grid(cards)) if cards else ""
+
+
+def _memory(runs: Runs) -> str:
+    end = charts.end_of(runs)
+    cards = [_card(name, charts.memory_over_time(result, end)) for name, result in runs.items()]
+    shares = [_wide(_table(runs, SHARES)), _key({name: f"{name}: {kind.help}" for name, kind in MEMORY.items()})]
+    bar, words = charts.memory_plan(next(iter(runs.values())))
+    plan = f'<div class="card wide"><h3>One GPU</h3>{_key(words)}{bar}</div>' if bar else ""
+    if not any("<svg" in card for card in cards):
+        return _section("Memory", "No run keeps a cache.", plan)
+    return _section("Memory", DEFINITIONS["memory shares"], *shares, _grid(cards), plan)
+
+
+def _load(runs: Runs) -> str:
+    end = charts.end_of(runs)
+    cards = [
+        _card("Running", charts.load_over_time(runs, "running", end), "Requests in the batch, all replicas together."),
+        _card("Waiting", charts.load_over_time(runs, "waiting", end), "Requests in the queue."),
+    ]
+    return _section("Batch and queue", "Means over equal bins of time.", _policies(runs), _grid(cards))
+
+
+def _work(runs: Runs) -> str:
+    return _section("Work", DEFINITIONS["computed tokens"], _wide(_table(runs, WORK)))
+
+
+def _about(runs: Runs) -> str:
+    cards = []
+    for name, result in runs.items():
+        facts = {**(result.run.get("scenario") or {}), **(result.run.get("provenance") or {})}
+        rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items() if v is not None)
+        cards.append(f'<div class="card"><h3>{escape(name)}</h3><dl>{rows}</dl></div>')
+    return _section("Scenario and provenance", "What was asked for, and where the numbers come from.", _grid(cards))
+
+
+def _table(runs: Runs, columns: Iterable[Column]) -> str:
+    summaries = {name: result.summary for name, result in runs.items()}
+    best = {column.title: column.best(summaries.values()) for column in columns}
+    head = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
+    rows = []
+    for name, summary in summaries.items():
+        texts = [(column.text(summary), best[column.title]) for column in columns]
+        cells = "".join(f'<td class="best">{t}</td>' if t == mark else f"<td>{t}</td>" for t, mark in texts)
+        rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
+    return f"<table><tr><th></th>{head}</tr>{''.join(rows)}</table>"
+
+
+def _section(title: str, hint: str, *content: str) -> str:
+    return f'<section><h2>{title}</h2><p class="hint">{escape(hint)}</p>{"".join(content)}</section>'
+
+
+def _wide(table: str) -> str:
+    return f'<div class="card wide">{table}</div>'
+
+
+def _grid(cards: list[str]) -> str:
+    return f'<div class="grid">{"".join(cards)}</div>'
+
+
+def _card(title: str, chart: str, hint: str = "") -> str:
+    text = f'<p class="hint">{escape(hint)}</p>' if hint else ""
+    return f'<figure class="card" style="margin:0"><h3>{escape(title)}</h3>{text}{chart}</figure>'
+
+
+def _policies(runs: Runs) -> str:
+    return _key({f"s{number}": name for number, name in enumerate(runs)}) if len(runs) > 1 else ""
+
+
+def _key(words: Mapping[str, str]) -> str:
+    items = "".join(f'<span><i class="{style}"></i>{escape(text)}</span>' for style, text in words.items())
+    return f'<p class="key">{items}</p>'
+
+
+_SECTIONS = (_speed, _latency, _memory, _load, _work, _about)

@@ -1,0 +1,140 @@
+"""Report: the data of the charts, and a page that is whole, valid and self-contained."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from fakes import fake_result
+from rich.console import Console
+
+from kvsim.metrics import latencies, memory_means, span_ns
+from kvsim.report import axes, charts, data
+from kvsim.report.page import page, write_page
+from kvsim.report.side_by_side import side_by_side
+from kvsim.report.terminal import overview, span
+from kvsim.result import MEMORY, Result
+from kvsim.units import NS_PER_S
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Result]:
+    return {name: fake_result(300, seed, name) for seed, name in enumerate(("contiguous", "paged"))}
+
+
+def test_cdf_is_the_quantile_function() -> None:
+    result = fake_result(300)
+    curve = data.cdf(result, "ttft")
+    values = latencies(result.requests)["ttft"].to_numpy()
+    assert curve.value[[0, -1]].tolist() == [values.min(), values.max()]
+    assert np.interp(0.5, curve.share, curve.value) == pytest.approx(np.median(values))
+    assert (np.diff(curve.value) >= 0).all()
+    assert set(data.cdf(result, "itl").value) == {0.012}
+
+
+def test_bins_keep_the_integral() -> None:
+    result = fake_result(300)
+    series = data.load_over_time(result, bins=37)
+    width = np.diff(series.time)
+    rows = result.timeline.sort("t_ns")
+    gaps = np.diff(rows["t_ns"].to_numpy()) / NS_PER_S
+    for name in ("running", "waiting"):
+        assert (series.values[name] * width).sum() == pytest.approx((rows[name].to_numpy()[:-1] * gaps).sum())
+
+
+def test_memory_shares_add_up_and_agree_with_the_summary() -> None:
+    result = fake_result(300)
+    series = data.memory_over_time(result)
+    np.testing.assert_allclose(sum(series.values.values()), 1.0)
+    assert span_ns(result) is not None
+    means, pool = memory_means(result), 4 << 30
+    for name in MEMORY:
+        assert series.values[name].mean() == pytest.approx(means[name] / pool, abs=0.01)
+
+
+@pytest.mark.parametrize("high", [0.3, 1.0, 7.0, 59.0, 333.0, 1e4])
+def test_ticks_are_few_and_inside(high: float) -> None:
+    for ticks in (axes.linear_ticks(high), axes.clock_ticks(high), axes.log_ticks(high / 50, high)):
+        assert 2 <= len(ticks) <= 9
+        assert all(0 <= value <= high * 1.002 for value, _ in ticks)
+        assert len({label for _, label in ticks}) == len(ticks)
+
+
+class _Closed(HTMLParser):
+    """Checks that every tag is closed in order."""
+
+    VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_whole_and_needs_no_network(runs: dict[str, Result]) -> None:
+    text = page(runs)
+    parser = _Closed()
+    parser.feed(text)
+    assert parser.open == []
+    assert not re.search(r"https?:|<script|@import|url\(", text)
+    assert "Datasheet only" in text
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        assert "nan" not in ElementTree.tostring(ElementTree.fromstring(svg), encoding="unicode")
+    assert text.count("<svg") == 4 + 2 + 1 + 2
+
+
+def test_names_are_escaped() -> None:
+    text = page({"<b>&": fake_result(50), "other": fake_result(50)})
+    assert "<b>&<" not in text
+    assert "&lt;b&gt;&amp;" in text
+
+
+def test_page_of_runs_without_anything(tmp_path: Path) -> None:
+    result = fake_result(50)
+    bare = Result({}, *(frame.clear() for frame in (result.requests, result.timeline, result.steps, result.itl)))
+    write_page(tmp_path / "deep" / "r.html", {"bare": bare})
+    assert "Speed" in (tmp_path / "deep" / "r.html").read_text()
+    assert len(list((tmp_path / "deep").iterdir())) == 1
+
+
+def test_page_stays_small() -> None:
+    many = {f"p{i}": fake_result(20_000, i) for i in range(4)}
+    assert len(page(many).encode()) < 500_000
+
+
+def test_degenerate_latencies_have_a_chart(runs: dict[str, Result]) -> None:
+    svg = charts.latency_cdf(runs, "itl")
+    assert "NaN" not in svg
+    assert svg.count('class="line') == 2
+
+
+@pytest.mark.parametrize("n", [1, 300])
+def test_terminal_tables_fit_80_columns(n: int) -> None:
+    names = ("contiguous", "paged-prefix", "paged-int8")
+    several = {name: fake_result(n, seed, name) for seed, name in enumerate(names)}
+    for table in (overview(several["contiguous"]), side_by_side(several)):
+        console = Console(width=80, record=True, force_terminal=False)
+        with console.capture() as capture:
+            console.print(table)
+        lines = capture.get().splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "…" not in capture.get(), "nothing is cut off"
+
+
+def test_span() -> None:
+    assert span((0.020, 0.0305)) == "20.0–30.5 ms"
+    assert span((0.9, 1.5)) == "900 ms–1.50 s"
+    assert span(None) == ""
