@@ -1,0 +1,228 @@
+"""SGLang's RadixCache as a tree of token runs (rules of SGLang 0.5, learned from recordings of it).
+
+A key is a sequence of integers: tokens, or ids that stand for whole pages of them. It is cut to whole pages first;
+a child is found by its first page, so two keys that differ inside a page share nothing of that page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+Key = NDArray[np.int64]
+Rank = tuple[int, ...]
+
+
+class Node:
+    """A run of whole pages behind its parent's. Only leaves that nobody has locked can be evicted, and only whole."""
+
+    __slots__ = ("accessed", "children", "created", "end", "hits", "key", "locks", "parent", "priority", "queued")
+
+    def __init__(self, key: Key, parent: Node | None, now: int) -> None:
+        self.key = key
+        self.parent = parent
+        self.end: int = len(key) + (parent.end if parent else 0)
+        """length of the path from the root to this node's end"""
+        self.children: dict[bytes, Node] = {}
+        self.accessed = now
+        self.created = now
+        self.hits = 0
+        """inserts that went through it"""
+        self.priority = 0
+        """the highest of the inserts that went through it"""
+        self.locks = 0
+        self.queued = False
+        """whether the heap of eviction candidates has an entry for it"""
+
+    def path(self) -> Key:
+        """All of the key from the root to this node's end."""
+        parts: list[Key] = []
+        node: Node | None = self
+        while node:
+            parts.append(node.key)
+            node = node.parent
+        return np.concatenate(parts[::-1])
+
+    def __repr__(self) -> str:
+        return f"Node({self.end - len(self.key)}:{self.end}, locks={self.locks}, children={len(self.children)})"
+
+
+def lru(node: Node) -> Rank:
+    return (node.accessed,)
+
+
+def lfu(node: Node) -> Rank:
+    return node.hits, node.accessed
+
+
+def fifo(node: Node) -> Rank:
+    return (node.created,)
+
+
+def slru(node: Node) -> Rank:
+    """Segmented: what was inserted once goes before what was inserted again."""
+    return int(node.hits >= 2), node.accessed
+
+
+def priority(node: Node) -> Rank:
+    return node.priority, node.accessed
+
+
+RANKS: dict[str, Callable[[Node], Rank]] = {"lru": lru, "lfu": lfu, "fifo": fifo, "slru": slru, "priority": priority}
+"""Eviction orders: the smallest rank goes first. A node's rank may only grow while it lives (see `evict`)."""
+
+
+class RadixTree:
+    """What is cached, in units of the key. The clock is a counter: recency has no ties.
+
+    Invariants: `evictable` + `protected` = units in the tree; a lock on a node holds its whole path; every leaf
+    without locks has one entry in the heap, whose rank is at most its own.
+    """
+
+    def __init__(self, page: int = 1, eviction: str = "lru") -> None:
+        self.page = page
+        self.rank = RANKS[eviction]
+        self.evictable = 0
+        self.protected = 0
+        self._now = 0
+        self._pushed = 0
+        self.root = Node(np.zeros(0, np.int64), None, 0)
+        self._heap: list[tuple[Rank, int, Node]] = []
+
+    @property
+    def size(self) -> int:
+        return self.evictable + self.protected
+
+    def match(self, key: Key) -> Node:
+        """The node at which the longest cached prefix of `key` ends; `node.end` units match.
+
+        A node that matches in part is split there. All nodes visited become recent, the lower half of a split too.
+        """
+        key = key[: len(key) - len(key) % self.page]
+        now = self._tick()
+        node, at = self.root, 0
+        while at < len(key) and (child := node.children.get(key[at : at + self.page].tobytes())):
+            child.accessed = now
+            shared = self._common(child.key, key[at:])
+            node = child if shared == len(child.key) else self._split(child, shared)
+            at += shared
+        return node
+
+    def insert(self, key: Key, inserted_before: int = 0, priority: int = 0) -> int:
+        """Put the whole pages of `key` into the tree; returns how many units were there already.
+
+        An insert counts as a hit on every node of the path that ends behind `inserted_before`, so that a request that
+        inserts a growing key counts once. What is new becomes one leaf, evictable until locked.
+        """
+        key = key[: len(key) - len(key) % self.page]
+        node = self.match(key)
+        already = node.end
+        if already < len(key):
+            leaf = Node(key[already:].copy(), node, self._tick())
+            node.children[leaf.key[: self.page].tobytes()] = leaf
+            self.evictable += len(leaf.key)
+            leaf.priority = priority
+            self._queue(leaf)
+            node = leaf
+        while node.parent:
+            node.hits += node.end > inserted_before
+            node.priority = max(node.priority, priority)
+            node = node.parent
+        return already
+
+    def lock(self, node: Node) -> None:
+        """Keep `node` and all above it from eviction, until as many `unlock`s."""
+        while node.parent:
+            if node.locks == 0:
+                self.evictable -= len(node.key)
+                self.protected += len(node.key)
+            node.locks += 1
+            node = node.parent
+
+    def unlock(self, node: Node) -> None:
+        while node.parent:
+            node.locks -= 1
+            if node.locks == 0:
+                self.evictable += len(node.key)
+                self.protected -= len(node.key)
+                self._queue(node)
+            node = node.parent
+
+    def evict(self, want: int) -> list[Node]:
+        """Remove the leaves of smallest rank until `want` units are gone, or nothing is left; returns them in order.
+
+        The last leaf goes whole, so more than `want` may go. Ranks only grow, so an entry of the heap is a lower bound
+        and is brought up to date when it comes up: no walk touches the heap.
+        """
+        gone: list[Node] = []
+        while want > 0 and self._heap:
+            rank, _, node = heappop(self._heap)
+            node.queued = False
+            if node.children or node.locks or not node.parent:
+                continue
+            if self.rank(node) != rank:
+                self._queue(node)
+                continue
+            del node.parent.children[node.key[: self.page].tobytes()]
+            self.evictable -= len(node.key)
+            want -= len(node.key)
+            gone.append(node)
+            self._queue(node.parent)
+        return gone
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the root."""
+        todo = list(self.root.children.values())
+        while todo:
+            node = todo.pop()
+            yield node
+            todo.extend(node.children.values())
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken. Slow: for tests."""
+        ranks = {id(node): rank for rank, _, node in self._heap}
+        assert len(ranks) == len(self._heap), "a node is queued twice"
+        evictable = protected = 0
+        for node in self.nodes():
+            assert node.parent and len(node.key) and len(node.key) % self.page == 0
+            assert node.end == node.parent.end + len(node.key)
+            assert node.parent.children[node.key[: self.page].tobytes()] is node
+            assert node.locks >= sum(child.locks for child in node.children.values()) >= 0
+            assert node.queued == (id(node) in ranks)
+            if not node.children and not node.locks:
+                assert ranks[id(node)] <= self.rank(node), f"{node} would be evicted too late"
+            evictable += 0 if node.locks else len(node.key)
+            protected += len(node.key) if node.locks else 0
+        assert (evictable, protected) == (self.evictable, self.protected)
+
+    def _queue(self, node: Node) -> None:
+        """Make `node` a candidate for eviction if it is one and is not queued yet."""
+        if not (node.queued or node.children or node.locks) and node.parent:
+            node.queued = True
+            self._pushed += 1
+            heappush(self._heap, (self.rank(node), self._pushed, node))
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut `node` behind `at` units; returns the new upper half. The lower half stays the same object."""
+        assert node.parent
+        upper = Node(node.key[:at].copy(), node.parent, self._tick())
+        upper.hits, upper.priority, upper.locks = node.hits, node.priority, node.locks
+        node.parent.children[upper.key[: self.page].tobytes()] = upper
+        node.key = node.key[at:]
+        node.parent = upper
+        upper.children[node.key[: self.page].tobytes()] = node
+        return upper
+
+    def _common(self, a: Key, b: Key) -> int:
+        """Length of the common prefix, in whole pages; both have whole pages and share the first one."""
+        n = min(len(a), len(b))
+        differ = a[:n] != b[:n]
+        first = int(differ.argmax())
+        return first - first % self.page if differ[first] else n
+
+    def _tick(self) -> int:
+        self._now += 1
+        return self._now
