@@ -48,9 +48,10 @@ def sources(source: str) -> str:
 def nvrtc_version() -> tuple[int, int]:
     """Version of the NVRTC that is installed; ImportError with a remedy if there is none."""
     try:
+        import cuda.core  # type: ignore[import-untyped]  # noqa: F401
         from cuda.bindings import nvrtc  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ImportError(f"NVRTC, which compiles kernels, is missing ({error}): pip install 'kvsim[calibrate]'") from error
+        raise ImportError(f"NVRTC, the kernels' compiler, is missing ({error}): pip install 'kvsim[calibrate]'") from error
     status, major, minor = nvrtc.nvrtcVersion()
     if int(status):
         raise RuntimeError(f"nvrtcVersion failed with {status}")

@@ -39,6 +39,7 @@ def rows(kernels: Iterable[Kernel], archs: Iterable[str], jobs: int = 2) -> Iter
             "ok": made.spill_bytes == 0 and made.stack_bytes == 0 and shared <= limit,
         }
 
+    build.nvrtc_version()                   # imports cuda.core, which does not bear two threads importing it at once
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(row, [(kernel, arch) for kernel in kernels for arch in archs])
 

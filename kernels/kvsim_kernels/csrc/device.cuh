@@ -7,6 +7,7 @@ using i64 = long long;                          // every offset into a tensor: 2
 struct half_t { unsigned short bits; };         // IEEE binary16
 struct bf16_t { unsigned short bits; };         // bfloat16
 struct fp8_t { unsigned char bits; };           // e4m3: 4 exponent bits (bias 7), 3 mantissa bits, no infinity, 0x7f is NaN
+struct int4_t { unsigned char bits; };          // two numbers of 0 to 15, the first in the low half
 
 constexpr float INF = __builtin_bit_cast(float, 0x7f800000);     // NVRTC has no INFINITY
 constexpr float LOG2E = 1.4426950408889634f;
@@ -109,18 +110,20 @@ template <> DEVICE half_t from_float<half_t>(float x) { return {half_bits(x)}; }
 template <> DEVICE bf16_t from_float<bf16_t>(float x) { return {bf16_bits(x)}; }
 template <> DEVICE float from_float<float>(float x) { return x; }
 
-// Four fp8 numbers in a word as halves: out[0] holds bytes 0 and 1, out[1] bytes 2 and 3. Exact.
-// `by_bits` moves sign and magnitude into place, which gives the number times 2^-8 (the exponents' biases differ by 8;
-// subnormals come out right too), and multiplies that out: for chips without the instruction. It reads NaN as 480.
+// Four fp8 numbers in a word as halves, exactly: out[0] holds bytes 0 and 2, out[1] bytes 1 and 3.
+// `by_bits`, for chips without the instruction, moves sign and magnitude into place, which gives the number times 2^-8
+// (the exponents' biases differ by 8; subnormals come out right too), and multiplies that out. It reads NaN as 480.
 DEVICE void fp8x4_to_half_by_bits(unsigned x, unsigned (&out)[2]) {
     constexpr unsigned TIMES_256 = 0x5c005c00u, MINUS_ZERO = 0x80008000u;
+    #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const unsigned wide = pick_bytes(x, 0, i == 0 ? 0x1404 : 0x3424);       // each byte in the top of a half
-        out[i] = fma_half2((wide & 0x80008000u) | ((wide & 0x7f007f00u) >> 1), TIMES_256, MINUS_ZERO);
+        const unsigned top = i == 0 ? x << 8 : x;                               // the bytes in the tops of the halves
+        out[i] = fma_half2((top & 0x80008000u) | (top >> 1 & 0x3f803f80u), TIMES_256, MINUS_ZERO);
     }
 }
 DEVICE void fp8x4_to_half(unsigned x, unsigned (&out)[2]) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+    x = pick_bytes(x, 0, 0x3120);
     out[0] = fp8x2_to_half2(x & 0xffff), out[1] = fp8x2_to_half2(x >> 16);
 #else
     fp8x4_to_half_by_bits(x, out);
@@ -144,12 +147,19 @@ template <> DEVICE fp8_t from_float<fp8_t>(float x) {
     return {(unsigned char)(sign | (u - 0x3c000000u) >> 20)};                   // rebias the exponent by 127 - 7
 }
 
-// Four int8 numbers in a word as halves, exactly, out[0] = bytes 0 and 1: 1024 + (x + 128) is the half 0x6400 | (x ^ 0x80).
+// Four int8 numbers in a word as halves, exactly: out[0] holds bytes 0 and 2, out[1] bytes 1 and 3.
+// The half 0x6400 | (x ^ 0x80) is 1024 + (x + 128).
 DEVICE void int8x4_to_half(unsigned x, unsigned (&out)[2]) {
     constexpr unsigned ONE = 0x3c003c00u, MINUS_1152 = 0xe480e480u;
     x ^= 0x80808080u;
-    out[0] = fma_half2(pick_bytes(x, 0x64646464u, 0x4140), ONE, MINUS_1152);
-    out[1] = fma_half2(pick_bytes(x, 0x64646464u, 0x4342), ONE, MINUS_1152);
+    out[0] = fma_half2(pick_bytes(x, 0x64646464u, 0x4240), ONE, MINUS_1152);
+    out[1] = fma_half2(pick_bytes(x, 0x64646464u, 0x4341), ONE, MINUS_1152);
+}
+// Eight 4-bit numbers (0 to 15) in a word as halves, exactly: out[i] holds nibbles i and i + 4.
+DEVICE void int4x8_to_half(unsigned x, unsigned (&out)[4]) {
+    constexpr unsigned ONE = 0x3c003c00u, MINUS_1024 = 0xe400e400u;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = fma_half2((x >> 4 * i & 0x000f000fu) | 0x64006400u, ONE, MINUS_1024);
 }
 
 // N consecutive elements moved by one load or store (1 to 16 bytes, aligned to their size).

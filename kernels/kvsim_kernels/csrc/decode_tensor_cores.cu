@@ -1,0 +1,286 @@
+// Decode attention on the tensor cores: one query token a sequence, split-KV.
+//
+// The HEADS query heads of a chunk share their KV head's keys and values. Scores are mma's d = q k^T (rows: heads,
+// columns: 16 tokens), outputs are d = v^T p^T (rows: channels, columns: heads), because a score's registers are then
+// an operand as they stand, and eight heads waste no accumulator. Each warp streams tokens of its own through a ring
+// of asynchronous copies, so the loop has no block barrier; softmax stays in registers.
+#include "cache_format.cuh"
+#include "softmax.cuh"
+
+constexpr int TOKENS = 16;                      // that a warp folds at once
+
+// T: queries and output. S: stored numbers. D: head size. HEADS: query heads a block, 8 or 16. GROUP: channels a scale
+// of int4 (else D). A block has WARPS warps with STAGES stages each.
+//
+// Grid (splits x chunks, KV heads, sequences); a chunk is HEADS query heads. out [sequences, heads, D], q alike;
+// part [sequences, heads, splits, D] and lse [sequences, heads, splits] (base 2) where there are several splits.
+// scale multiplies scores (log2 e included), value_scale the output.
+template <class T, class S, int D, int HEADS, int GROUP, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 2)
+decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __restrict__ lse, const T* __restrict__ q,
+                    const unsigned char* __restrict__ keys, const unsigned char* __restrict__ values,
+                    const unsigned char* __restrict__ scales, const int* __restrict__ table,
+                    const int* __restrict__ lengths, int width, int shift, int group, int splits,
+                    float scale, float value_scale) {
+    using M = typename Format<S>::Math;
+    constexpr Scaling SCALING = Format<S>::SCALING;
+    constexpr int ROW = ROW_BYTES<S, D>, C = ROW / 16, SCALE = SCALE_BYTES<S, D, GROUP>, GROUPS = D / GROUP;
+    constexpr int TILE = TOKENS * (2 * ROW + SCALE), H = HEADS / 8, UNITS = D / 16 / STEPS<S>, OWN = UNITS / GROUPS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int chunks = gridDim.x / splits, split = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
+    const int head = blockIdx.y, seq = blockIdx.z, kv_heads = gridDim.y;
+    const int heads = min(HEADS, group - chunk * HEADS);                        // query heads of this block
+    const i64 first = ((i64)seq * kv_heads + head) * group + chunk * HEADS;     // the first one's row of q and out
+    const int length = lengths[seq], step = WARPS * TOKENS;
+    const int share = (length + splits * step - 1) / (splits * step) * step;
+    const int begin = split * share + warp * TOKENS, end = min(length, split * share + share);
+
+    unsigned char* ring = (unsigned char*)shared_memory() + warp * STAGES * TILE;
+
+    // Start copying 16 tokens' keys, values and scales. Each lane looks up one token's row for the others.
+    auto fetch = [&](int t0, int stage) {
+        if (t0 >= end) return;
+        unsigned char* tile = ring + stage * TILE;
+        const i64 row = cache_row(table, width, shift, seq, min(t0 + lane % TOKENS, length - 1)) * kv_heads + head;
+        #pragma unroll
+        for (int i0 = 0; i0 < TOKENS * C; i0 += 32) {
+            const int i = i0 + lane, r = min(i / C, TOKENS - 1), c = i % C;
+            const i64 at = __shfl_sync(ALL_LANES, row, r) * ROW + c * 16;
+            if (TOKENS * C % 32 == 0 || i < TOKENS * C) {
+                const int to = swizzled<C>(r, c) * 16;
+                copy_async<16>(tile + to, keys + at, t0 + r < end);
+                copy_async<16>(tile + TOKENS * ROW + to, values + at, t0 + r < end);
+            }
+        }
+        if constexpr (SCALING != NONE)
+            if (scales) {
+                constexpr int PIECE = SCALE < 8 ? SCALE : 8, PIECES = SCALE / PIECE;
+                #pragma unroll
+                for (int i0 = 0; i0 < TOKENS * PIECES; i0 += 32) {
+                    const int i = i0 + lane, r = min(i / PIECES, TOKENS - 1);
+                    const i64 at = __shfl_sync(ALL_LANES, row, r) * SCALE + i % PIECES * PIECE;
+                    if (i < TOKENS * PIECES) copy_async<PIECE>(tile + 2 * TOKENS * ROW + i * PIECE, scales + at, t0 + r < end);
+                }
+            }
+    };
+    #pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) fetch(begin + s * step, s), copy_commit();
+
+    // The queries as a operands. For a quantized cache they become halves, so each row is divided by a power of two
+    // near its maximum (`unit`), which changes no digit.
+    unsigned x[D / 16][2][H];
+    float unit[H], sums[H][SCALING == PER_GROUP ? GROUPS : 1];                  // sums of a row's group, for the zeros
+    #pragma unroll
+    for (int h = 0; h < H; ++h) {
+        const T* row = q + (first + min(h * 8 + g, heads - 1)) * D;
+        unit[h] = scale;
+        float inverse = 1;
+        if constexpr (SCALING != NONE) {
+            float top = 0;
+            #pragma unroll
+            for (int d = t; d < D; d += 4) top = fmaxf(top, fabsf(to_float(row[d])));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+            const unsigned exponent = min(max(__float_as_uint(top) >> 23, 1u), 253u);
+            unit[h] *= __uint_as_float(exponent << 23), inverse = __uint_as_float((254 - exponent) << 23);
+        }
+        #pragma unroll
+        for (float& sum : sums[h]) sum = 0;
+        #pragma unroll
+        for (int k = 0; k < D / 16; ++k)
+            #pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int d = key_channel<S>(k, half, t);
+                const float a = to_float(row[d]) * inverse, b = to_float(row[d + KEY_PAIR<S>]) * inverse;
+                x[k][half][h] = h * 8 + g < heads ? pack2(a, b, M()) : 0;
+                if constexpr (SCALING == PER_GROUP) sums[h][k * 16 / GROUP] += a + b;
+            }
+        #pragma unroll
+        for (float& sum : sums[h]) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        }
+    }
+
+    float o[D / 16][H][4] = {}, m[H], l[H];     // outputs (channel, head); each row's maximum and sum of weights
+    float zero[H][SCALING == PER_GROUP ? GROUPS : 1] = {};                      // what the values' zeros add
+    float largest[SCALING == PER_GROUP ? GROUPS : 1] = {};                      // of the value scales so far
+    #pragma unroll
+    for (int h = 0; h < H; ++h) m[h] = -INF, l[h] = 0;
+
+    int stage = 0;
+    for (int t0 = begin; t0 < end; t0 += step, stage = stage + 1 == STAGES ? 0 : stage + 1) {
+        fetch(t0 + (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
+        copy_commit();
+        copy_wait<STAGES - 1>();
+        __syncwarp();                           // other lanes' copies
+        const unsigned char* tile = ring + stage * TILE;
+        // The scale words (two halves) of this lane's tokens: 2t, 2t + 1, 2t + 8, 2t + 9.
+        auto scale_word = [&](int n, int j, int which) {
+            return *(const unsigned*)(tile + 2 * TOKENS * ROW + (n * 8 + t * 2 + j) * SCALE + which * 4);
+        };
+        auto low = [](unsigned word) { return to_float(half_t{(unsigned short)word}); };
+        auto high = [](unsigned word) { return to_float(half_t{(unsigned short)(word >> 16)}); };
+
+        float s[2][4] = {};                     // scores: (row g, tokens 2t and 2t + 1), then row g + 8, of 8 tokens each
+        #pragma unroll
+        for (int i = 0; i < GROUPS; ++i) {      // one turn unless groups have scales of their own
+            float dot[2][4] = {};
+            #pragma unroll
+            for (int u = i * OWN; u < i * OWN + OWN; ++u) {
+                unsigned b[STEPS<S>][2][2];
+                load_keys<S, D>(b, tile, u, lane);
+                #pragma unroll
+                for (int j = 0; j < STEPS<S>; ++j) {
+                    const int k = u * STEPS<S> + j;
+                    const unsigned a[4] = {x[k][0][0], H == 2 ? x[k][0][H - 1] : 0, x[k][1][0], H == 2 ? x[k][1][H - 1] : 0};
+                    mma(dot[0], a, b[j][0], M()), mma(dot[1], a, b[j][1], M());
+                }
+            }
+            #pragma unroll
+            for (int n = 0; n < 2; ++n)
+                #pragma unroll
+                for (int e = 0; e < 2 * H; ++e)
+                    if constexpr (SCALING == PER_GROUP) {
+                        const unsigned word = scale_word(n, e % 2, i);
+                        s[n][e] += low(word) * dot[n][e] + high(word) * sums[e / 2][i];
+                    } else {
+                        s[n][e] = dot[n][e];
+                    }
+        }
+        float correction[H];
+        #pragma unroll
+        for (int h = 0; h < H; ++h) {
+            float top = m[h];
+            #pragma unroll
+            for (int n = 0; n < 2; ++n)
+                #pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    float& at = s[n][2 * h + j];
+                    at *= unit[h];
+                    if constexpr (SCALING == PER_TOKEN)
+                        if (scales) at *= low(scale_word(n, j, 0));
+                    if (t0 + n * 8 + t * 2 + j >= end) at = -INF;
+                    top = fmaxf(top, at);
+                }
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));               // the four lanes of a row agree
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+            correction[h] = weight_of(m[h], top);
+            m[h] = top, l[h] *= correction[h];
+            #pragma unroll
+            for (int n = 0; n < 2; ++n)
+                #pragma unroll
+                for (int j = 0; j < 2; ++j) l[h] += s[n][2 * h + j] = weight_of(s[n][2 * h + j], top);
+        }
+        float by_head[H][2];                    // corrections of the heads whose outputs this lane has: 2t and 2t + 1
+        #pragma unroll
+        for (int h = 0; h < H; ++h)
+            #pragma unroll
+            for (int j = 0; j < 2; ++j) by_head[h][j] = __shfl_sync(ALL_LANES, correction[h], (t * 2 + j) * 4);
+
+        #pragma unroll
+        for (int i = 0; i < GROUPS; ++i) {
+            // Value scales go onto the weights, relative to the largest scale so far, so that halves hold them.
+            float factor[2][2], shrink = 1;
+            #pragma unroll
+            for (int n = 0; n < 2; ++n)
+                #pragma unroll
+                for (int j = 0; j < 2; ++j) factor[n][j] = 1;
+            if constexpr (SCALING != NONE)
+                if (SCALING == PER_GROUP || scales) {
+                    float top = largest[i];
+                    #pragma unroll
+                    for (int n = 0; n < 2; ++n)
+                        #pragma unroll
+                        for (int j = 0; j < 2; ++j) {
+                            const unsigned word = scale_word(n, j, SCALING == PER_GROUP ? GROUPS + i : 0);
+                            factor[n][j] = SCALING == PER_GROUP ? low(word) : high(word);
+                            top = fmaxf(top, factor[n][j]);
+                            if constexpr (SCALING == PER_GROUP) {
+                                #pragma unroll
+                                for (int h = 0; h < H; ++h) {
+                                    if (n + j == 0) zero[h][i] *= correction[h];
+                                    zero[h][i] += s[n][2 * h + j] * high(word);
+                                }
+                            }
+                        }
+                    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+                    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                    const float inverse = top > 0 ? 1 / top : 0.f;
+                    shrink = largest[i] * inverse, largest[i] = top;
+                    #pragma unroll
+                    for (int n = 0; n < 2; ++n)
+                        #pragma unroll
+                        for (int j = 0; j < 2; ++j) factor[n][j] *= inverse;
+                }
+            unsigned p[H][2];                   // weights as b operands: rows tokens, columns heads
+            #pragma unroll
+            for (int h = 0; h < H; ++h)
+                #pragma unroll
+                for (int n = 0; n < 2; ++n)
+                    p[h][n] = pack2(s[n][2 * h] * factor[n][0], s[n][2 * h + 1] * factor[n][1], M());
+            #pragma unroll
+            for (int u = i * OWN; u < i * OWN + OWN; ++u) {
+                unsigned a[STEPS<S>][4];
+                load_values<S, D>(a, tile + TOKENS * ROW, u, lane);
+                #pragma unroll
+                for (int j = 0; j < STEPS<S>; ++j)
+                    #pragma unroll
+                    for (int h = 0; h < H; ++h) {
+                        float (&to)[4] = o[u * STEPS<S> + j][h];
+                        #pragma unroll
+                        for (int e = 0; e < 4; ++e) to[e] *= by_head[h][e % 2] * shrink;
+                        mma(to, a[j], p[h], M());
+                    }
+            }
+        }
+        __syncwarp();                           // the stage may be overwritten from here on
+    }
+    copy_wait<0>();
+
+    // The warps' partial results meet in shared memory, where the rings were.
+    __syncthreads();
+    float* tops = (float*)shared_memory();      // [WARPS][HEADS], then the sums, the zeros' shares and [WARPS][HEADS][D]
+    float *weights = tops + WARPS * HEADS, *zeros = weights + WARPS * HEADS, *outs = zeros + WARPS * HEADS * GROUPS;
+    #pragma unroll
+    for (int h = 0; h < H; ++h) {
+        l[h] += __shfl_xor_sync(ALL_LANES, l[h], 1);
+        l[h] += __shfl_xor_sync(ALL_LANES, l[h], 2);
+        const int r = warp * HEADS + h * 8 + g;
+        if (t == 0) tops[r] = m[h], weights[r] = l[h];
+        if constexpr (SCALING == PER_GROUP) {
+            #pragma unroll
+            for (int i = 0; i < GROUPS; ++i) {
+                zero[h][i] += __shfl_xor_sync(ALL_LANES, zero[h][i], 1);
+                zero[h][i] += __shfl_xor_sync(ALL_LANES, zero[h][i], 2);
+                if (t == 0) zeros[r * GROUPS + i] = zero[h][i];
+            }
+        }
+        #pragma unroll
+        for (int n = 0; n < D / 16; ++n)
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const float by = SCALING == NONE || (SCALING == PER_TOKEN && !scales) ? 1.f : largest[SCALING == PER_GROUP ? n * 16 / GROUP : 0];
+                outs[(warp * HEADS + h * 8 + t * 2 + e % 2) * D + value_channel<S>(n, e / 2, g)] = o[n][h][e] * by;
+            }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * D; i += WARPS * 32) {
+        const int h = i / D, d = i % D;
+        float top = -INF, weight = 0, sum = 0;
+        for (int w = 0; w < WARPS; ++w) top = fmaxf(top, tops[w * HEADS + h]);
+        for (int w = 0; w < WARPS; ++w) {
+            const int r = w * HEADS + h;
+            const float c = weight_of(tops[r], top);
+            weight += c * weights[r];
+            sum += c * (outs[r * D + d] + (SCALING == PER_GROUP ? zeros[r * GROUPS + d / GROUP] : 0.f));
+        }
+        sum = weight == 0 ? 0.f : sum / weight * value_scale;                   // NaN stays NaN
+        if (splits == 1) out[(first + h) * D + d] = from_float<T>(sum);
+        else {
+            const i64 at = (first + h) * splits + split;
+            part[at * D + d] = sum;
+            if (d == 0) lse[at] = weight == 0 ? -INF : top + log2_fast(weight);
+        }
+    }
+}
