@@ -25,7 +25,7 @@ from kvsim.device import (
     SkewTable,
     load_device,
 )
-from kvsim.device.datasheet import COLLECTIVE, DECODE, LINEAR, PREFILL
+from kvsim.device.datasheet import GPU
 
 
 def geometry(*, tp: int = 1, heads: int = 32, kv_heads: int = 8, hidden: int = 4096, inter: int = 14336,
@@ -85,15 +85,15 @@ def curved() -> DeviceProfile:
     mixed = tuple(tuple(tuple(tuple(1.0 + 0.1 * (a + b + c + d) for d in range(2)) for c in range(2))
                         for b in range(2)) for a in range(2))
     return profile(
-        decode=(DecodeCurve(key=KEY, form=DECODE, table=waves, source="test", skew=SKEW, skew_mixed=SKEW),),
-        prefill=(PrefillCurve(key=KEY, form=PREFILL, table=prefill, source="test"),),
+        decode=(DecodeCurve(key=KEY, form=GPU.decode, table=waves, source="test", skew=SKEW, skew_mixed=SKEW),),
+        prefill=(PrefillCurve(key=KEY, form=GPU.prefill, table=prefill, source="test"),),
         mixed=(MixedCurve(key=KEY, tokens=(16, 2048), context=(0, 4096), sequences=(1, 64), attended=(16, 4096),
                           ratio=mixed, source="test"),),
-        linear=(LinearTable(dtype="bf16", form=LINEAR, m=(1, 64, 512, 4096),
+        linear=(LinearTable(dtype="bf16", form=GPU.linear, m=(1, 64, 512, 4096),
                             shapes=((4096, 4096), (4096, 14336), (6144, 4096), (28672, 4096)),
                             ratio=((1.3, 1.1, 1.0, 0.9), (1.2, 1.1, 1.0, 0.9), (1.1, 1.0, 1.0, 0.9),
                                    (1.0, 1.0, 0.95, 0.9)), source="test"),),
-        collective=(CollectiveCurve(gpus=2, form=COLLECTIVE, bytes=(1e3, 1e6, 1e8), ratio=(0.8, 1.1, 1.0),
+        collective=(CollectiveCurve(gpus=2, form=GPU.collective, bytes=(1e3, 1e6, 1e8), ratio=(0.8, 1.1, 1.0),
                                     source="test"),))
 
 

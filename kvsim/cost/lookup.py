@@ -95,21 +95,23 @@ def attention_blend(curves: Sequence[A], key: AttentionKey, device: DeviceProfil
 
 def decode_blend(device: DeviceProfile, key: AttentionKey) -> Blend[DecodeCurve]:
     """Decode attention; the datasheet's form where nothing is known."""
-    form = DecodeCurve(key=key, form=datasheet.DECODE, table=FLAT, source="datasheet")
-    return (attention_blend(device.curves.decode, key, device, datasheet.DECODE_ERROR)
-            or Blend(((1.0, form),), origin(None, "form", "datasheet", datasheet.DECODE_ERROR)))
+    forms = datasheet.forms(device.facts)
+    flat = DecodeCurve(key=key, form=forms.decode, table=FLAT, source="datasheet")
+    return (attention_blend(device.curves.decode, key, device, forms.decode_error)
+            or Blend(((1.0, flat),), origin(None, "form", "datasheet", forms.decode_error)))
 
 
 def prefill_blend(device: DeviceProfile, key: AttentionKey) -> Blend[PrefillCurve]:
     """Prefill attention; the datasheet's form where nothing is known."""
-    form = PrefillCurve(key=key, form=datasheet.PREFILL, table=FLAT, source="datasheet")
-    return (attention_blend(device.curves.prefill, key, device, datasheet.PREFILL_ERROR)
-            or Blend(((1.0, form),), origin(None, "form", "datasheet", datasheet.PREFILL_ERROR)))
+    forms = datasheet.forms(device.facts)
+    flat = PrefillCurve(key=key, form=forms.prefill, table=FLAT, source="datasheet")
+    return (attention_blend(device.curves.prefill, key, device, forms.prefill_error)
+            or Blend(((1.0, flat),), origin(None, "form", "datasheet", forms.prefill_error)))
 
 
 def mixed_blend(device: DeviceProfile, key: AttentionKey) -> Blend[MixedCurve] | None:
     """Prefill and decode in one kernel; None where nobody measured it on this device."""
-    return attention_blend(device.curves.mixed, key, device, datasheet.PREFILL_ERROR)
+    return attention_blend(device.curves.mixed, key, device, datasheet.forms(device.facts).prefill_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ _ALIKE = {"fp16": ("fp16", "bf16"), "bf16": ("bf16", "fp16"), "fp8_block": ("fp8
 def linear_row(device: DeviceProfile, n: int, k: int, dtype: str) -> RatioRow:
     """Ratios of the linear layer (N, K): this very shape, bilinear in log N and log K between four corners or by
     inverse distance between scattered neighbours, the nearest shape, or the form alone."""
-    form, form_error = datasheet.linear_form(dtype)
+    form, form_error = datasheet.forms(device.facts).matmul(dtype)
     compute = compute_dtype(dtype)
     tables = {table.dtype: table for table in device.curves.linear}
     name = next((d for d in _ALIKE.get(dtype, (dtype,)) if d in tables), None)
@@ -175,33 +177,35 @@ def moe_row(device: DeviceProfile, key: MoeKey, dtype: str) -> RatioRow:
         (_octaves(key.hidden, c.key.hidden) + _octaves(key.inter, c.key.inter) + _octaves(key.experts, c.key.experts)
          + _octaves(key.top_k, c.key.top_k), c)
         for c in device.curves.moe if c.dtype in _ALIKE.get(dtype, (dtype,))]
+    forms = datasheet.forms(device.facts)
     if not usable:
-        error = datasheet.MOE_ERROR
-        return RatioRow(datasheet.MOE, (1.0,), (1.0,), compute, origin(None, "form", "datasheet", error))
+        return RatioRow(forms.moe, (1.0,), (1.0,), compute, origin(None, "form", "datasheet", forms.moe_error))
     distance, nearest = min(usable, key=lambda pair: pair[0])
     how: How = "exact" if distance == 0 else "nearest"
-    where = origin(device.provenance.get(nearest.source), how, nearest.source, datasheet.MOE_ERROR)
+    where = origin(device.provenance.get(nearest.source), how, nearest.source, forms.moe_error)
     return RatioRow(nearest.form, nearest.m, nearest.ratio, compute, where)
 
 
 def memory_curve(device: DeviceProfile, op: MemoryOp, dtype: str) -> tuple[MemoryCurve, Origin]:
     """The curve of a kernel that only moves bytes: its own, another dtype's, or the form."""
     curves = sorted((c for c in device.curves.memory if c.op == op), key=lambda c: c.dtype != dtype)
+    forms = datasheet.forms(device.facts)
     if not curves:
-        flat = MemoryCurve(op=op, dtype=dtype, form=datasheet.memory_form(op), bytes=(1.0,), ratio=(1.0,),
-                           source="datasheet")
-        return flat, origin(None, "form", "datasheet", datasheet.MEMORY_ERROR)
+        form = forms.sample if op == "sample" else forms.memory
+        flat = MemoryCurve(op=op, dtype=dtype, form=form, bytes=(1.0,), ratio=(1.0,), source="datasheet")
+        return flat, origin(None, "form", "datasheet", forms.memory_error)
     curve = curves[0]
     how: How = "exact" if curve.dtype == dtype else "nearest"
-    return curve, origin(device.provenance.get(curve.source), how, curve.source, datasheet.MEMORY_ERROR)
+    return curve, origin(device.provenance.get(curve.source), how, curve.source, forms.memory_error)
 
 
 def collective_curve(device: DeviceProfile, gpus: int) -> tuple[CollectiveCurve, Origin]:
     """The all-reduce among `gpus` devices: its own curve, the nearest count's ratio, or the form."""
     curves = sorted(device.curves.collective, key=lambda c: _octaves(c.gpus, gpus))
+    forms = datasheet.forms(device.facts)
     if not curves:
-        flat = CollectiveCurve(gpus=gpus, form=datasheet.COLLECTIVE, bytes=(1.0,), ratio=(1.0,), source="datasheet")
-        return flat, origin(None, "form", "datasheet", datasheet.COLLECTIVE_ERROR)
+        flat = CollectiveCurve(gpus=gpus, form=forms.collective, bytes=(1.0,), ratio=(1.0,), source="datasheet")
+        return flat, origin(None, "form", "datasheet", forms.collective_error)
     curve = curves[0]
     how: How = "exact" if curve.gpus == gpus else "nearest"
-    return curve, origin(device.provenance.get(curve.source), how, curve.source, datasheet.COLLECTIVE_ERROR)
+    return curve, origin(device.provenance.get(curve.source), how, curve.source, forms.collective_error)

@@ -1,42 +1,30 @@
-"""Number formats: bytes an element takes in memory and the format the arithmetic runs in."""
+"""Number formats as kernels see them: `kvsim.precision` and the block-scaled fp8 of DeepSeek-V3, which has kernels of
+its own."""
 
 from __future__ import annotations
 
-from kvsim.registry import unknown
+from kvsim import precision
 
 COMPUTE_DTYPES = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 
-_FORMATS: dict[str, tuple[float, str]] = {
-    # name: (bytes an element, scales included where the format fixes them; format of the arithmetic)
-    "fp32": (4.0, "fp32"),
-    "bf16": (2.0, "bf16"),
-    "fp16": (2.0, "bf16"),
-    "fp8": (1.0, "fp8"),
-    "fp8_block": (1.0 + 4 / (128 * 128), "fp8"),  # one fp32 scale for 128 × 128 weights (DeepSeek-V3)
-    "int8": (1.0, "int8"),
-    "int4": (0.5 + 4 / 128, "bf16"),  # weight only: scale and zero in fp16 for 128 weights (AWQ, GPTQ)
-    "mxfp4": (0.5 + 1 / 32, "bf16"),  # one byte of scale for 32 weights (OCP MX), computed in bf16
-    "nvfp4": (0.5 + 1 / 16, "fp4"),  # one byte of scale for 16 weights
-}
-_ALIASES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
-            "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+_COMPUTED_IN = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "int8": "int8",
+                "int4": "bf16", "mxfp4": "bf16", "nvfp4": "fp4"}
+"""int4 and mxfp4 are formats of weights only: kernels widen them to 16 bits (AWQ, GPTQ, Marlin)"""
 
-DTYPES = tuple(_FORMATS)
+_SAMPLE = 1 << 14
+"""columns of a wide row, over which the bytes of scales average out"""
 
 
 def canonical(dtype: str) -> str:
     """`"bfloat16"` → `"bf16"`, `"fp8_e4m3"` → `"fp8"`. Raises InputError for a name that is not known."""
-    name = _ALIASES.get(dtype, dtype)
-    if name not in _FORMATS:
-        raise unknown("number format", dtype, [*_FORMATS, *_ALIASES])
-    return name
+    return dtype if dtype == "fp8_block" else precision.canonical(dtype)
 
 
 def element_bytes(dtype: str) -> float:
-    """Bytes an element takes in memory."""
-    return _FORMATS[canonical(dtype)][0]
+    """Bytes a weight takes in memory, scales included."""
+    return precision.matrix_bytes(1, _SAMPLE, "fp8" if dtype == "fp8_block" else dtype) / _SAMPLE
 
 
 def compute_dtype(dtype: str) -> str:
     """The format a product with weights of `dtype` is computed in: a key of `Facts.flops`."""
-    return _FORMATS[canonical(dtype)][1]
+    return _COMPUTED_IN[canonical(dtype)]

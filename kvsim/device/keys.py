@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from kvsim.device.dtypes import canonical, element_bytes
+from kvsim.device.dtypes import canonical
 from kvsim.device.provenance import Frozen
+from kvsim.precision import kv_bytes
 
 Count = Annotated[int, Field(ge=1)]
 AttentionKernel = Literal["flash", "naive"]
@@ -44,10 +45,9 @@ class AttentionKey(Frozen):
         return data
 
     @property
-    def read_bytes_per_token(self) -> float:
-        """bytes of K and V that a cached token holds in one layer, all KV heads of this device"""
-        width = self.head_dim if self.latent else self.head_dim + self.value_dim
-        return self.kv_heads * width * element_bytes(self.kv_dtype)
+    def read_bytes_per_token(self) -> int:
+        """bytes of K and V that a cached token holds in one layer, all KV heads of this device, scales included"""
+        return kv_bytes(self.kv_dtype, self.kv_heads, self.head_dim, self.value_dim, self.latent)
 
     @property
     def flops_per_pair(self) -> int:
