@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from kvsim.cache.retention import Full, Retention
+
 
 class Sequence:
     """One request inside an engine. Lengths in tokens.
@@ -22,7 +24,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "admitted", "base", "cached", "chain", "computed", "decoding", "final", "generated", "last_token_ns", "output",
+        "admitted", "base", "cached", "chain", "computed", "decoding", "dropped", "final", "generated", "last_token_ns", "output",
         "peak", "preemptions", "priority", "prompt", "recomputed", "row", "store",
     )
 
@@ -41,6 +43,8 @@ class Sequence:
         self.cached = 0
         """tokens found in the prefix cache at the latest admission"""
         self.base = 0
+        self.dropped = 0
+        """tokens that retention has taken out of the cache for good when the prompt ended"""
         self.decoding = False
         self.admitted = -1
         """running number of its latest admission: the order of the running set"""
@@ -109,6 +113,8 @@ class Allocator(ABC):
     """whether a prompt can be computed in pieces (it needs a cache to keep the earlier ones)"""
     returns_while_decoding: bool = False
     """whether decoding sequences give memory back (blocks that their windows have left)"""
+    retention: Retention = Full()
+    """which tokens of a sequence it keeps"""
     step: int = 0
     """decode steps so far: the clock that `Sequence.base` is relative to"""
 

@@ -15,7 +15,10 @@ NEVER = 1 << 62
 
 
 class Lengths:
-    """Attended lengths of all decoding sequences in one group of layers that attend `window` tokens (0: all)."""
+    """Attended lengths of all decoding sequences in one group of layers that attend `window` tokens (0: all).
+
+    Tokens that retention has dropped count as never there: lengths are those of what is held.
+    """
 
     __slots__ = ("_growing", "_members", "_saturating", "_tallest", "grow_base", "growing", "saturated", "window")
 
@@ -33,13 +36,14 @@ class Lengths:
     def join(self, seq: Sequence, step: int) -> None:
         """A sequence attends base + step + 1 tokens in the coming step, or the window where that is less."""
         self._members.add(seq)
-        heappush(self._tallest, (-seq.base, seq.row, seq))
-        saturates = self.window - 1 - seq.base
+        base = seq.base - seq.dropped
+        heappush(self._tallest, (-base, seq.row, seq))
+        saturates = self.window - 1 - base
         if self.window and saturates <= step:
             self.saturated += 1
             return
         self.growing += 1
-        self.grow_base += seq.base
+        self.grow_base += base
         if self.window:
             self._growing.add(seq)
             heappush(self._saturating, (saturates, seq.row, seq))
@@ -47,21 +51,23 @@ class Lengths:
     def leave(self, seq: Sequence, step: int) -> None:
         self._members.discard(seq)
         self._growing.discard(seq)
-        if self.window and self.window - 1 - seq.base <= step:
+        base = seq.base - seq.dropped
+        if self.window and self.window - 1 - base <= step:
             self.saturated -= 1
         else:
             self.growing -= 1
-            self.grow_base -= seq.base
+            self.grow_base -= base
 
     def settle(self, step: int) -> None:
         """Move those that have reached the window by `step` to the saturated ones."""
         heap = self._saturating
         while heap and heap[0][0] <= step:
             saturates, _, seq = heappop(heap)
-            if seq in self._growing and saturates == self.window - 1 - seq.base:
+            base = seq.base - seq.dropped
+            if seq in self._growing and saturates == self.window - 1 - base:
                 self._growing.remove(seq)
                 self.growing -= 1
-                self.grow_base -= seq.base
+                self.grow_base -= base
                 self.saturated += 1
 
     def next_saturation(self) -> int:
@@ -75,10 +81,10 @@ class Lengths:
     def longest(self, step: int) -> int:
         """The longest attended length in the coming step, tokens."""
         heap, members = self._tallest, self._members
-        while heap and (heap[0][2] not in members or heap[0][2].base != -heap[0][0]):
+        while heap and (heap[0][2] not in members or heap[0][2].base - heap[0][2].dropped != -heap[0][0]):
             heappop(heap)
         if len(heap) > 64 and len(heap) > 4 * len(members):
-            self._tallest = heap = [entry for entry in heap if entry[2] in members and entry[2].base == -entry[0]]
+            self._tallest = heap = [(seq.dropped - seq.base, seq.row, seq) for seq in members]
             heapify(heap)
         if not heap:
             return 0
@@ -103,8 +109,7 @@ class DecodeSet:
         return len(self.sequences)
 
     def join(self, seq: Sequence) -> None:
-        """`seq` has one pending token: it decodes from the coming step on."""
-        seq.base = seq.computed - self.step
+        """`seq` (its `base` set) has one pending token: it decodes from the coming step on."""
         seq.decoding = True
         self.sequences.add(seq)
         self.latest = max(self.latest, seq.admitted)

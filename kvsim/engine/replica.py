@@ -142,24 +142,27 @@ class Replica:
             shape.longest = tuple([group.longest(step) for group in groups])
             shape.growing = tuple([group.growing for group in groups])
             shape.longest_grows = tuple([not group.window or group.saturated == 0 for group in groups])
-        padding = len(self.state.lingering)
-        if padding and plan.steps:
-            shape.decode += padding
+            shape.decode += len(self.state.lingering)  # a static batch computes its empty slots too
+            if self.kv.retention.scores_decodes:
+                shape.scored = shape.attended[0]
         return shape
 
     def _add_chunks(self, shape: StepShape, plan: Plan) -> int:
         """Add the plan's chunks to `shape`; returns the prefill tokens among them."""
+        retention = self.kv.retention
         chunks: list[tuple[int, int]] = []
         singles: list[int] = []
         tokens_in_chunks = 0
         for seq, tokens, context in plan.chunks:
-            if tokens == 1 and seq.generated and context == seq.tokens - 1:
-                singles.append(context + 1)  # a decode that was planned one by one
+            last = context + tokens == seq.tokens
+            if tokens == 1 and seq.generated and last:  # a decode that was planned one by one
+                singles.append(min(context + 1 - seq.dropped, retention.cap))
+                shape.scored += singles[-1] if retention.scores_decodes else 0
             else:
-                chunks.append((tokens, context))
+                chunks.append((tokens, min(context, retention.cap) if retention.rolls else context))
                 tokens_in_chunks += tokens
-            if context + tokens == seq.tokens:
-                shape.sampled += 1
+                shape.scored += retention.scored(tokens, context, last)
+            shape.sampled += last
         shape.chunks = tuple(chunks)
         if singles:
             self._add_singles(shape, singles)
@@ -241,8 +244,9 @@ class Replica:
             if seq.generated >= seq.output:
                 done.append(seq)
             else:
-                self.decode.join(seq)
+                seq.base = seq.computed - self.decode.step
                 self.kv.join(seq)
+                self.decode.join(seq)
                 self._last_tokens[now] = self._last_tokens.get(now, 0) + 1
         self.state.partial = [seq for seq in self.state.partial if seq not in sampled]
         return done
@@ -255,7 +259,8 @@ class Replica:
         shape.moved_bytes = kv.take_moved_bytes()
         first = self.cost.step(shape)
         until = self.source.next_ns() if plan.open else NEVER
-        steps = plan.steps if not shape.moved_bytes else 1
+        # what a step copies is paid once, and scores grow with what is attended: such steps go one by one
+        steps = 1 if shape.moved_bytes or (shape.scored and shape.growing[0]) else plan.steps
         if steps > 1 and until < NEVER:
             steps = min(steps, (until - start - 1) // first + 1)  # enough to reach it: steps only get longer
         if steps == 1:

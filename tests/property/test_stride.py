@@ -16,6 +16,8 @@ from kvsim.cache.oracle import Oracle
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import PrefixPaged
 from kvsim.cache.reserve import Reserve
+from kvsim.cache.retained import Retained
+from kvsim.cache.retention import parse_retention
 from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER
 from kvsim.engine.replay import replay
@@ -32,7 +34,7 @@ class LinearCost:
 
     def step(self, shape: StepShape) -> int:
         prefill = sum(tokens * (2000 + context) for tokens, context in shape.chunks)
-        return 2_000_000 + 1500 * shape.decode + 11 * sum(shape.attended) + prefill + 7 * sum(shape.longest) + shape.moved_bytes // 50
+        return 2_000_000 + 1500 * shape.decode + 11 * sum(shape.attended) + prefill + 7 * sum(shape.longest) + shape.moved_bytes // 50 + 3 * shape.scored
 
     def decode_run(self, shape: StepShape, k: int) -> np.ndarray:
         first = self.step(shape)
@@ -53,6 +55,8 @@ def layout(name: str, tokens: int, max_len: int) -> Allocator:
         case "hybrid" | "hybrid-prefix":
             return Hybrid(blocks=2 * tokens // 16, block_size=16, token_bytes=TOKEN // 2, windows=(0, 40),
                           prefix=name == "hybrid-prefix")
+    if name in RETENTIONS:
+        return Retained(blocks=tokens // 16, block_size=16, token_bytes=TOKEN, retention=parse_retention(RETENTIONS[name]))
     raise AssertionError(name)
 
 
@@ -83,7 +87,9 @@ def facts(record: Recorder) -> dict:
     }
 
 
-LAYOUTS = ["none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix"]
+RETENTIONS = {"window": "window:sinks=4,recent=60", "h2o": "heavy_hitter:budget=50,recent=20",
+              "snapkv": "snapkv:budget=40,observe=8"}
+LAYOUTS = [*RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix"]
 
 
 @pytest.mark.parametrize("scheduler", ["chunked", "prefill-first", "static"])
@@ -97,6 +103,9 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
         limits = Limits(sequences=rng.choice([1, 3, 16]), tokens=rng.choice([8, 64, 512]), chunk=rng.choice([0, 0, 24]),
                         whole_prompt=rng.random() < 0.5, priority=rng.random() < 0.2)
         windows = rng.choice([(0,), (0, 40), (64,)])
+        if name in RETENTIONS:
+            cap = parse_retention(RETENTIONS[name]).cap
+            windows = tuple(min(w or cap, cap) for w in windows)
         runs = {}
         for stride in (1, 7, NEVER):
             kv = layout(name, tokens, longest)
