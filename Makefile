@@ -1,0 +1,45 @@
+# make demo    install the light core and compare four cache policies on the bundled hour of chat traffic
+# make test    everything CI runs: lint, types, import rules, tests
+# make check   lint, types and import rules only
+# make bench   print the speed of the simulator on this machine
+# make app     the interactive app in a browser
+# make gpu     kernel tests and calibration on this machine's GPU
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST ?=
+
+.PHONY: demo test check bench app gpu
+.DELETE_ON_ERROR:
+
+demo: $(BIN)/kvsim
+	$(BIN)/kvsim compare --trace sample --model llama-3.1-8b --device h100-sxm \
+		--policies contiguous,paged,paged-prefix,paged-int8 --html out/demo.html
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST)
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(BIN)/kvsim
+	$(BIN)/python benchmarks/speed.py
+
+app: .venv/dev
+	$(BIN)/kvsim app
+
+gpu: .venv/dev
+	$(BIN)/python -m pytest -m gpu $(PYTEST)
+	$(BIN)/kvsim calibrate --backend cuda --out out/profile.json
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+$(BIN)/kvsim: | $(BIN)/python
+	$(BIN)/pip install --quiet --editable .
+
+.venv/dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,calibrate,app]'
+	touch $@
