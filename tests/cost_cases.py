@@ -52,7 +52,7 @@ def geometry(*, tp: int = 1, heads: int = 32, kv_heads: int = 8, hidden: int = 4
         sample_bytes_per_row=vocab * 4.0, experts=(Experts(routed, dtype, layers),) if experts else (),
         memory=(Memory("norm", 8.0 * hidden, 2 * layers), Memory("append", 2 * row, layers, kv_dtype)),
         score_bytes_per_token=layers * row / 2, reductions=2 * layers if tp > 1 else 0,
-        reduce_bytes_per_token=2.0 * hidden, tp=tp)
+        reduce_bytes_per_token=2.0 * hidden, gpus=tp)
 
 
 GOOD = HeldOutError(median=0.02, p95=0.08, rows=100)

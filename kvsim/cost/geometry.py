@@ -49,7 +49,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """One step's kernels on one of `tp` devices."""
+    """One step's kernels on one device."""
 
     attention: tuple[Attention, ...]
     """in the order of StepShape's groups"""
@@ -65,4 +65,5 @@ class Geometry:
     reductions: int
     """all-reduces a step"""
     reduce_bytes_per_token: float
-    tp: int
+    gpus: int
+    """devices that take part in an all-reduce"""

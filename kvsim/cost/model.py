@@ -11,12 +11,15 @@ from kvsim.cost.attention import DecodeRow, GroupAttention
 from kvsim.cost.error import Band, PartCost, band, merge, worst
 from kvsim.cost.geometry import Geometry
 from kvsim.cost.host import HostOverhead
+from kvsim.cost.kernels import geometry
 from kvsim.cost.line import Floats
 from kvsim.cost.policy import PolicyWork
 from kvsim.cost.shape import StepShape
 from kvsim.cost.table import TokenTable
 from kvsim.device import DeviceProfile, Provenance
+from kvsim.device.keys import AttentionKernel
 from kvsim.device.provenance import Tier
+from kvsim.model import ModelSpec
 
 SCALAR_RUN = 12
 """runs up to this length are computed one by one: NumPy's calls cost more (see benchmarks/cost.py)"""
@@ -40,14 +43,22 @@ class CostModel:
     A step's price does not depend on the number of its sequences: what depends on m tokens is tabulated by m, decode
     attention by n sequences as a piecewise linear function of the tokens attended, both on first use."""
 
-    def __init__(self, geometry: Geometry, device: DeviceProfile, host: HostOverhead | None = None) -> None:
-        self.geometry, self.device, self.host = geometry, device, host or HostOverhead()
-        self._table = TokenTable(geometry, device)
-        self._groups = tuple(GroupAttention(group, device) for group in geometry.attention)
-        self._policy = PolicyWork(geometry, device)
+    def __init__(self, kernels: Geometry, device: DeviceProfile, host: HostOverhead | None = None) -> None:
+        self.geometry, self.device, self.host = kernels, device, host or HostOverhead()
+        self._table = TokenTable(kernels, device)
+        self._groups = tuple(GroupAttention(group, device) for group in kernels.attention)
+        self._policy = PolicyWork(kernels, device)
         self._steps: dict[int, _DecodeStep] = {}
         self._gpu_factor = self._host_factor = 1.0
         self._overlapped = self.host.overlapped_ns
+
+    @classmethod
+    def of(cls, model: ModelSpec, device: DeviceProfile, host: HostOverhead | None = None, *, tp: int = 1, ep: int = 1,
+           dp: int = 1, weights_dtype: str | None = None, kv_dtype: str = "bf16",
+           attention: AttentionKernel = "flash", block_size: int = 16) -> CostModel:
+        """The cost of `model` split over `tp` devices; see `kvsim.cost.kernels.geometry`."""
+        return cls(geometry(model, tp=tp, ep=ep, dp=dp, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
+                            attention=attention, block_size=block_size), device, host)
 
     def scaled(self, gpu: float, host: float = 1.0) -> CostModel:
         """The same model with device times × `gpu` and the engine's constants × `host`; its tables are shared."""

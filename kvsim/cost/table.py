@@ -31,7 +31,7 @@ class TokenTable:
         self._linear = [(op, linear_row(device, op.n, op.k, op.dtype)) for op in geometry.linear]
         self._experts = [(op, moe_row(device, op.key, op.dtype)) for op in geometry.experts]
         self._memory = [(op, *memory_curve(device, op.op, op.dtype)) for op in geometry.memory]
-        self._reduce = collective_curve(device, geometry.tp) if geometry.tp > 1 else None
+        self._reduce = collective_curve(device, geometry.gpus) if geometry.gpus > 1 else None
         self._head = linear_row(device, geometry.head.n, geometry.head.k, geometry.head.dtype)
         self._sample = memory_curve(device, "sample", "bf16")
         self._tokens: list[float] = [0.0]
@@ -79,7 +79,7 @@ class TokenTable:
         if self._reduce is not None:
             reduce, where = self._reduce
             bytes_ = m * geometry.reduce_bytes_per_token
-            ns = geometry.reductions * collective_ns(reduce.form, facts, geometry.tp, bytes_)
+            ns = geometry.reductions * collective_ns(reduce.form, facts, geometry.gpus, bytes_)
             yield "allreduce", ns * np.interp(bytes_, reduce.bytes, reduce.ratio), (where, reduce.bytes, bytes_)
 
     def _head_terms(self, rows: Floats) -> Iterator[Term]:

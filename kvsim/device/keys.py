@@ -35,7 +35,8 @@ class AttentionKey(Frozen):
     @field_validator("kv_dtype")
     @classmethod
     def _canonical(cls, name: str) -> str:
-        return canonical(name)
+        name = canonical(name)
+        return "bf16" if name == "fp16" else name  # the same bytes, the same kernels
 
     @model_validator(mode="before")
     @classmethod
