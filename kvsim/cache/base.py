@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.cache.retention import Full, Retention
+from kvsim.cache.retention import FULL, Retention
 
 
 class Sequence:
@@ -24,8 +24,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "admitted", "base", "cached", "chain", "computed", "decoding", "dropped", "final", "generated", "last_token_ns", "output",
-        "peak", "preemptions", "priority", "prompt", "recomputed", "row", "store",
+        "admitted", "base", "cached", "chain", "computed", "decoding", "dropped", "final", "generated",
+        "last_token_ns", "output", "peak", "preemptions", "priority", "prompt", "recomputed", "row", "store",
     )
 
     def __init__(self, row: int, prompt: int, output: int, priority: int = 0, chain: Any = None) -> None:
@@ -113,7 +113,7 @@ class Allocator(ABC):
     """whether a prompt can be computed in pieces (it needs a cache to keep the earlier ones)"""
     returns_while_decoding: bool = False
     """whether decoding sequences give memory back (blocks that their windows have left)"""
-    retention: Retention = Full()
+    retention: Retention = FULL
     """which tokens of a sequence it keeps"""
     step: int = 0
     """decode steps so far: the clock that `Sequence.base` is relative to"""

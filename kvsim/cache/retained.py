@@ -165,8 +165,8 @@ class Retained(Paged):
         return moved
 
     def never_fits(self, seq: Sequence) -> bool:
-        prompt = min(seq.final, seq.prompt) if not self.retention.rolls else min(seq.prompt, self._cap)
-        most = max(prompt, self._final(seq.final, 0), self._final(seq.final, seq.prompt - self.retention.kept(seq.prompt)))
+        # after a preemption it is computed again whole, answer included, before it is compacted
+        most = min(seq.final, self._cap) if self.retention.rolls else seq.final
         return -(-most // self.block_size) > self.usable
 
     def _final(self, tokens: int, dropped: int) -> int:
@@ -176,7 +176,8 @@ class Retained(Paged):
         return super()._used_tokens() + self._full * self._cap
 
     def _waste(self, seq: Sequence, blocks: int) -> int:
-        most = max(seq.store.tokens, self._final(seq.final, seq.dropped))
+        held: Kept = seq.store
+        most = max(held.tokens, self._final(seq.final, seq.dropped))
         return max(0, blocks * self.block_size - most)
 
     def _last_block(self, seq: Sequence) -> tuple[int, int]:

@@ -6,8 +6,8 @@ min(context − dropped, cap): `dropped` is fixed when its prompt ends (SnapKV),
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 from kvsim.errors import InputError
 from kvsim.registry import Registry
@@ -42,7 +42,7 @@ class Retention(Protocol):
         ...
 
 
-RETENTIONS: Registry[type] = Registry("retention")
+RETENTIONS: Registry[Any] = Registry("retention")
 
 
 @RETENTIONS("full")
@@ -59,6 +59,9 @@ class Full:
 
     def scored(self, tokens: int, context: int, last: bool) -> int:
         return 0
+
+
+FULL = Full()
 
 
 @RETENTIONS("window")
@@ -132,7 +135,7 @@ def parse_retention(text: str) -> Retention:
     values: dict[str, int] = {}
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
-        known = [field for field in kind.__dataclass_fields__ if field != "cap"]
+        known = [field.name for field in fields(kind) if field.name != "cap"]
         if key not in known or not value.isdigit():
             want = ", ".join(f"{field}=N" for field in known) or "no parameters"
             raise InputError(f"retention {text!r}: {item!r} is not understood; {name} takes {want}")

@@ -1,0 +1,121 @@
+"""SGLang's KV pool: pages of tokens owned by the radix tree or by a request, and what a request does to both.
+
+Only counts are kept, no page numbers: a request holds the pages behind `owned`, the tree all others that are taken.
+The methods that give pages back return how many tokens' worth, because SGLang lets them reach `free` only when all
+results of a step are applied.
+"""
+
+from __future__ import annotations
+
+from kvsim.cache.base import Sequence
+from kvsim.cache.radix import Key, Node, RadixTree
+
+
+class Job(Sequence):
+    """A sequence with its content, as SGLang's scheduler sees it."""
+
+    __slots__ = ("inserted", "key", "max_new", "node", "owned", "queued")
+
+    def __init__(
+        self, row: int, prompt: int, output: int, key: Key, *, max_new: int | None = None, priority: int = 0
+    ) -> None:
+        super().__init__(row, prompt, output, priority)
+        self.key = key
+        """content of prompt and answer: one integer for each `unit` tokens of the pool"""
+        self.max_new = output if max_new is None else max_new
+        """output tokens it declares, ≥ those it really produces"""
+        self.node: Node | None = None
+        """the tree node it has locked"""
+        self.owned = 0
+        """tokens at its beginning that the tree owns"""
+        self.inserted = 0
+        """tokens it has put into the tree since its latest admission"""
+        self.queued = 0
+        """running number of its latest entry into the queue"""
+
+
+class RadixPool:
+    """`tokens` tokens in pages of `page`. A key's integers stand for `unit` tokens each: 1 where it holds tokens,
+    `page` where it holds ids of whole pages.
+
+    Invariant: free + tokens in the tree + whole pages held by requests beyond what the tree owns = all whole pages.
+    """
+
+    def __init__(self, tokens: int, page: int, eviction: str = "lru", unit: int = 1) -> None:
+        self.page = page
+        self.unit = unit
+        self.eviction = eviction
+        self.tokens = self.free = tokens // page * page
+        self.tree = RadixTree(page // unit, eviction)
+
+    @property
+    def evictable(self) -> int:
+        return self.tree.evictable * self.unit
+
+    def match(self, job: Job, length: int) -> tuple[Node, int]:
+        """The node at which the longest cached prefix of the job's first `length` tokens ends, and the prefix's length
+        in tokens."""
+        node = self.tree.match(self._key(job, length))
+        return node, node.end * self.unit
+
+    def adopt(self, job: Job, node: Node, prefix: int) -> None:
+        """The job enters with a cached prefix; the tree keeps it from eviction."""
+        self.tree.lock(node)
+        job.node = node
+        job.owned = job.cached = job.computed = prefix
+        job.inserted = 0
+
+    def make_room(self, tokens: int) -> bool:
+        """Evict until `tokens` are free or nothing more can go; whether they are free then."""
+        if tokens > self.free:
+            self.free += self.unit * sum(len(node.key) for node in self.tree.evict(-(-(tokens - self.free) // self.unit)))
+        return tokens <= self.free
+
+    def take(self, job: Job, tokens: int) -> None:
+        """Pages for `tokens` more of the job, after `make_room`."""
+        self.free -= self._pages(job.computed + tokens) - self._pages(job.computed)
+        assert self.free >= 0, "took more than make_room made"
+
+    def checkpoint(self, job: Job, length: int) -> int:
+        """Hand the whole pages of the job's first `length` tokens to the tree, where what is there already is freed.
+
+        The prompt is inserted once more by itself: that cuts the tree at its end, so that an answer can be evicted
+        without its prompt, and ranks the prompt a priority higher.
+        """
+        whole, prompt = length // self.page * self.page, job.prompt // self.page * self.page
+        already = self._insert(job, whole, job.inserted, job.priority)
+        job.inserted = max(job.inserted, whole)
+        if 0 < prompt < whole:
+            self._insert(job, prompt, prompt, job.priority + 1)
+        freed = max(0, already - job.owned)
+        node, job.owned = self.match(job, whole)
+        assert job.node is not None
+        self.tree.unlock(job.node)
+        self.tree.lock(node)
+        job.node = node
+        return freed
+
+    def release(self, job: Job) -> int:
+        """Give back all that the tree does not own, and the lock on what it does."""
+        assert job.node is not None
+        freed = self._pages(job.computed) - job.owned
+        self.tree.unlock(job.node)
+        job.node = None
+        job.owned = 0
+        return freed
+
+    def check(self, jobs: list[Job]) -> None:
+        """Raise AssertionError where an invariant is broken, `jobs` being all that hold pages. Slow: for tests."""
+        self.tree.check()
+        held = sum(self._pages(job.computed) - job.owned for job in jobs)
+        assert self.free + self.tree.size * self.unit + held == self.tokens, "pages leaked"
+
+    def _pages(self, tokens: int) -> int:
+        """`tokens` rounded up to whole pages."""
+        return -(-tokens // self.page) * self.page
+
+    def _insert(self, job: Job, length: int, inserted_before: int, priority: int) -> int:
+        return self.tree.insert(self._key(job, length), inserted_before // self.unit, priority) * self.unit
+
+    def _key(self, job: Job, length: int) -> Key:
+        return job.key[: length // self.unit]
