@@ -39,9 +39,7 @@ def linear_ticks(high: float, most: int = 5) -> list[Tick]:
     """Round values from 0 to `high`, at most about `most` of them."""
     if high <= 0:
         return [(0.0, "0")]
-    raw = high / most
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    step = _round_step(high / most)
     return [(i * step, f"{i * step:,.10g}") for i in range(int(high / step + 1e-9) + 1)]
 
 
@@ -63,8 +61,17 @@ def log_ticks(low: float, high: float) -> list[Tick]:
     decades = math.log10(high / low)
     steps = (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 3.2 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    values = [m * 10.0**p for p in powers for m in steps]
-    return [(v, _short(v)) for v in values if low * 0.999 <= v <= high * 1.001]
+    values = [v for p in powers for m in steps if low * 0.999 <= (v := m * 10.0**p) <= high * 1.001]
+    if len(values) < 3:  # less than a decade: even steps
+        step = _round_step((high - low) / 4)
+        values = [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [(v, _short(v)) for v in values]
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 2.5, 5 times a power of ten that is at least `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= least * 0.999)
 
 
 def _clock(seconds: int) -> str:

@@ -23,7 +23,7 @@ MEMORY = {
     "free": Category("#8A8F98", "·", "not allocated"),
 }
 
-SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A6D00", "#5B5F66")
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8A6D00", "#5B5F66")
 """Colours of policies, in order"""
 
 TIERS = {

@@ -134,6 +134,13 @@ def test_terminal_tables_fit_80_columns(n: int) -> None:
         assert "…" not in capture.get(), "nothing is cut off"
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0113, 0.0133), (0.009, 0.012), (1.0, 1.5), (0.06, 0.4)])
+def test_a_narrow_logarithmic_axis_has_labels(low: float, high: float) -> None:
+    ticks = axes.log_ticks(low, high)
+    assert 3 <= len(ticks) <= 7
+    assert all(low * 0.998 <= value <= high * 1.002 for value, _ in ticks)
+
+
 def test_span() -> None:
     assert span((0.020, 0.0305)) == "20.0–30.5 ms"
     assert span((0.9, 1.5)) == "900 ms–1.50 s"
