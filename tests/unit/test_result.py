@@ -10,7 +10,7 @@ import pytest
 from fakes import fake_result
 
 from kvsim.errors import InputError
-from kvsim.result import Result
+from kvsim.result import ITL, REQUESTS, STEPS, TIMELINE, Result
 
 TABLES = ("requests", "timeline", "steps", "itl")
 
@@ -83,3 +83,10 @@ def test_load_names_what_is_wrong(tmp_path: Path) -> None:
     (folder / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json is not JSON"):
         Result.load(folder)
+
+
+def test_the_document_names_every_column() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    for table in (REQUESTS, TIMELINE, STEPS, ITL):
+        for column in table:
+            assert f"`{column}`" in document, column
