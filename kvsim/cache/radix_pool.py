@@ -68,7 +68,8 @@ class RadixPool:
     def make_room(self, tokens: int) -> bool:
         """Evict until `tokens` are free or nothing more can go; whether they are free then."""
         if tokens > self.free:
-            self.free += self.unit * sum(len(node.key) for node in self.tree.evict(-(-(tokens - self.free) // self.unit)))
+            gone = self.tree.evict(-(-(tokens - self.free) // self.unit))
+            self.free += self.unit * sum(len(node.key) for node in gone)
         return tokens <= self.free
 
     def take(self, job: Job, tokens: int) -> None:

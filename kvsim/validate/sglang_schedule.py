@@ -1,0 +1,76 @@
+"""Replay a recording of SGLang's own scheduler through ours: the same requests, then step against step.
+
+A recording (docs/validation.md) lists limits, requests with their prompt's token ids, and for every pass of the
+scheduler what was run and what cache and queue looked like then. Here a pass is a step of a counter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvsim.cache.radix_pool import Job, RadixPool
+from kvsim.sched.sglang import Batch, Limits, Sglang
+from kvsim.validate.vllm_schedule import generated_token
+
+Json = dict[str, Any]
+
+
+def job(request: Json) -> Job:
+    """A recorded request, with the tokens that it is made to generate."""
+    prompt, output = len(request["prompt"]), request["output_tokens"]
+    answer = [generated_token(request["id"], position) for position in range(prompt, prompt + output)]
+    return Job(
+        request["id"], prompt, output, np.array(request["prompt"] + answer, np.int64),
+        max_new=request.get("max_new_tokens"), priority=request.get("priority", 0),
+    )
+
+
+def scheduler(limits: Json) -> Sglang:
+    pool = RadixPool(limits["pool_tokens"], limits["page_size"], limits["eviction"])
+    return Sglang(pool, Limits(
+        max_running=limits["max_running"], chunk_tokens=limits["chunk_tokens"],
+        max_prefill_tokens=limits["max_prefill_tokens"], policy=limits["policy"],
+        priorities=limits["priority_scheduling"], ignore_eos=limits["ignore_eos"],
+        conservativeness=limits["conservativeness"],
+    ))
+
+
+def steps(recording: Json) -> list[Json]:
+    """The steps that our scheduler takes, in the recording's form (without the calls to the cache)."""
+    engine = scheduler(recording["limits"])
+    arrivals = sorted(recording["requests"], key=lambda r: (r["arrival_step"], r["id"]), reverse=True)
+    taken: list[Json] = []
+    unfinished = len(arrivals)
+    while unfinished:
+        while arrivals and arrivals[-1]["arrival_step"] <= len(taken):
+            engine.add(job(arrivals.pop()))
+        batch = engine.schedule()
+        note = _scheduled(engine, batch)
+        finished = engine.apply(batch)
+        unfinished -= len(finished)
+        taken.append(note | {"finished": [job.row for job in finished], "after": _memory(engine.pool)})
+    return taken
+
+
+def _scheduled(engine: Sglang, batch: Batch | None) -> Json:
+    chunks = batch.chunks if batch else []
+    tree, evictable, protected, free = _memory(engine.pool)
+    return {
+        "kind": batch.kind if batch else None,
+        "scheduled": {str(chunk.job.row): chunk.tokens for chunk in chunks},
+        "from": {str(chunk.job.row): chunk.start for chunk in chunks} if batch and batch.kind == "extend" else {},
+        "running": [job.row for job in engine.running],
+        "waiting": [job.row for job in engine.waiting],
+        "retracted": [job.row for job in engine.retracted],
+        "chunked": engine.chunked.row if engine.chunked else None,
+        "new_token_ratio": round(engine.ratio, 9),
+        "tree": tree, "evictable": evictable, "protected": protected, "free": free,
+    }
+
+
+def _memory(pool: RadixPool) -> list[int]:
+    """Tokens: in the tree, of these evictable and protected, and free."""
+    tree = pool.tree
+    return [*(n * pool.unit for n in (tree.size, tree.evictable, tree.protected)), pool.free]
