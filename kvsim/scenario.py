@@ -50,13 +50,13 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    trace: str = _field("Trace file (any known format, gzip too), or a name: sample", _WHAT, ..., value="NAME|FILE")
+    trace: str = _field("Trace file or folder, sample, or synth:PRESET", _WHAT, ..., value="NAME|FILE")
     model: str = _field("Model by name, or a Hugging Face config.json", _WHAT, ..., value="NAME|FILE")
     device: str = _field("Device by name, or a profile JSON", _WHAT, ..., value="NAME|FILE")
     policy: str | None = _field("Cache policy by name", _WHAT, by="the engine's")
 
     trace_format: str | None = _field("Format of the trace file", _TRAFFIC, by="found by content")
-    arrivals: str | None = _field("Arrival process for a trace without times: poisson, gamma …", _TRAFFIC)
+    arrivals: str | None = _field("Arrivals for a trace without times: poisson:RATE, gamma:RATE:CV …", _TRAFFIC)
     rate: Positive | None = _field("Scale arrivals to this mean rate, in requests a second", _TRAFFIC)
     rate_scale: Positive = _field("Multiply the arrival rate by this", _TRAFFIC, 1.0)
     scale_lengths: Positive = _field("Multiply prompt and output lengths by this", _TRAFFIC, 1.0)
@@ -64,13 +64,13 @@ class Scenario(BaseModel):
     duration: Duration | None = _field("Keep what arrives within this time, such as 1h", _TRAFFIC, value="TIME")
     limit: Count | None = _field("Keep the first so many requests", _TRAFFIC)
 
-    layout: str | None = _field("none, reserve, fit, buddy, oracle or paged", _CACHE)
-    block_size: Count | None = _field("Tokens in a block of a paged layout", _CACHE)
+    layout: str | None = _field("none, reserve, oracle, fit, best-fit, buddy or paged", _CACHE)
+    block_size: Count | None = _field("Tokens in a block, or a piece of growth", _CACHE)
     prefix: str | None = _field("Prefix sharing: off, hash or radix", _CACHE)
     eviction: str | None = _field("Order in which idle prefix blocks go: lru, lfu, fifo, belady", _CACHE)
-    retention: str | None = _field("Tokens kept of a sequence: full, window, heavy_hitter or snapkv", _CACHE)
-    kv_dtype: str | None = _field("Precision of the cache: bf16, fp16, fp8_e4m3, int8 or int4", _CACHE)
-    tier: str | None = _field("Second level behind the GPU: none or host", _CACHE)
+    retention: str | None = _field("Tokens kept: full, window:sinks=4,recent=1020, heavy_hitter, snapkv", _CACHE)
+    kv_dtype: str | None = _field("Precision of the cache: bf16, fp16, fp8, int8 or int4", _CACHE)
+    tier: str | None = _field("Second level behind the GPU: none, or host:64GiB", _CACHE)
     on_pressure: str | None = _field("What preemption does: recompute or swap", _CACHE)
     attention: Literal["flash", "naive"] | None = _field("Attention kernel: flash, or naive with an S×S matrix", _CACHE)
 
