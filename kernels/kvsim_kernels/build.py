@@ -51,7 +51,7 @@ def nvrtc_version() -> tuple[int, int]:
         import cuda.core  # type: ignore[import-untyped]  # noqa: F401
         from cuda.bindings import nvrtc  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ImportError(f"NVRTC, the kernels' compiler, is missing ({error}): pip install 'kvsim[calibrate]'") from error
+        raise ImportError(f"kernels need NVRTC to compile ({error}): pip install 'kvsim[calibrate]'") from error
     status, major, minor = nvrtc.nvrtcVersion()
     if int(status):
         raise RuntimeError(f"nvrtcVersion failed with {status}")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..reference import decode as reference
 from ..caches import DTYPES, Cache, ContiguousCache, Format, PagedCache
 from ..decode import Path, decode_attention, kernels
 from ..launch import Kernel
+from ..reference import decode as reference
 from . import Case, relative_error
 
 BOUNDS = {torch.bfloat16: 5e-3, torch.float16: 1e-3}

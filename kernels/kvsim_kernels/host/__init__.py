@@ -20,8 +20,7 @@ from .. import store
 from ..build import CSRC, sources
 
 HERE = Path(__file__).parent
-FLAGS = ["-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off"]
-FLAGS += ["-Wall", "-Wextra", "-Wno-unknown-pragmas"]
+FLAGS = ["-std=c++20", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
 MODES = {
     "plain": [],
     "asan": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"],
@@ -50,26 +49,36 @@ def mode() -> str:
 def function(source: str, expression: str) -> Callable[..., int]:
     """The kernel as a C function (grid, block, dynamic shared bytes, arguments), like cuLaunchKernel; returns 0."""
     flags = [*FLAGS, *MODES[mode()]]
-    runtime = [(HERE / name).read_text() for name in ("cuda_host.h", "device_host.h")]
-    name = store.key(sources(source), expression, *runtime, *flags, *compiler()) + f".{mode()}.so"
-    path = store.fetch(name, lambda: built(source, expression, flags))
-    launch: Callable[..., int] = getattr(ctypes.CDLL(str(path)), LAUNCH)
-    return launch
-
-
-def built(source: str, expression: str, flags: list[str]) -> bytes:
+    language = [(HERE / name).read_text() for name in ("cuda_host.h", "device_host.h")]
+    runtime = (HERE / "runtime.cpp").read_text()
+    common = [*language, *flags, *compiler()]
+    scheduler = store.fetch(
+        store.key(runtime, *common) + f".{mode()}.o",
+        lambda: built(f'#include "{HERE / "runtime.cpp"}"\n', [*flags, "-c"]),
+    )
     shim = (
         f'#include "{HERE / "cuda_host.h"}"\n#include "{CSRC / source}"\n'
         f'extern "C" int {LAUNCH}(const unsigned* grid, const unsigned* block, unsigned shared, void** arguments) {{\n'
         f"    return host::launch<{expression}>(grid, block, shared, arguments);\n}}\n"
     )
+    path = store.fetch(
+        store.key(sources(source), expression, runtime, *common) + f".{mode()}.so",
+        lambda: built(shim, [*flags, "-shared"], scheduler),
+    )
+    launch: Callable[..., int] = getattr(ctypes.CDLL(str(path)), LAUNCH)
+    return launch
+
+
+def built(text: str, flags: list[str], *objects: Path) -> bytes:
+    """What g++ makes of the source `text`, linked with `objects`; RuntimeError with its messages if it fails."""
     with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "kernel.so"
-        command = [compiler()[0], *flags, "-x", "c++", "-", "-o", str(out)]
+        source, out = Path(scratch) / "kernel.cpp", Path(scratch) / "out"
+        source.write_text(text)
+        command = [compiler()[0], *flags, str(source), *map(str, objects), "-o", str(out)]
         clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # no sanitizer in g++
-        done = subprocess.run(command, input=shim, capture_output=True, text=True, check=False, env=clean)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
         if done.returncode:
-            raise RuntimeError(f"{source}: {expression} does not compile for the CPU:\n{done.stderr}")
+            raise RuntimeError(f"g++ failed:\n{text}\n{done.stderr}")
         return out.read_bytes()
 
 

@@ -4,28 +4,28 @@
 
 inline float to_float(half_t x) {
     const unsigned sign = (x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
-    if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    return std::copysign(std::bit_cast<float>(magnitude << 13) * 0x1p112f, std::bit_cast<float>(sign));   // rebiased
+    if (magnitude >= 0x7c00) return __builtin_bit_cast(float, sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    return copysignf(__builtin_bit_cast(float, magnitude << 13) * 0x1p112f, __builtin_bit_cast(float, sign));   // rebiased
 }
 inline unsigned short half_bits(float x) {      // to nearest, ties to even
-    unsigned u = std::bit_cast<unsigned>(x);
+    unsigned u = __builtin_bit_cast(unsigned, x);
     const unsigned sign = u >> 16 & 0x8000;
     u &= 0x7fffffff;
     if (u > 0x7f800000) return sign | 0x7fff;
     if (u >= 0x477ff000) return sign | 0x7c00;                                  // 65520 and more round to infinity
-    if (u < 0x38800000) return sign | (unsigned)nearbyintf(std::bit_cast<float>(u) * 0x1p24f);   // subnormal
+    if (u < 0x38800000) return sign | (unsigned)nearbyintf(__builtin_bit_cast(float, u) * 0x1p24f);   // subnormal
     u += 0xfff + (u >> 13 & 1);
     return sign | (u - 0x38000000) >> 13;
 }
 inline unsigned short bf16_bits(float x) {
-    unsigned u = std::bit_cast<unsigned>(x);
+    unsigned u = __builtin_bit_cast(unsigned, x);
     if ((u & 0x7fffffff) > 0x7f800000) return 0x7fff;
     return (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 inline unsigned pack2(float lo, float hi, half_t) { return half_bits(lo) | (unsigned)half_bits(hi) << 16; }
 inline unsigned pack2(float lo, float hi, bf16_t) { return bf16_bits(lo) | (unsigned)bf16_bits(hi) << 16; }
 inline float half_of(unsigned word, int i, half_t) { return to_float(half_t{(unsigned short)(word >> 16 * i)}); }
-inline float half_of(unsigned word, int i, bf16_t) { return std::bit_cast<float>(word >> 16 * i << 16); }
+inline float half_of(unsigned word, int i, bf16_t) { return __builtin_bit_cast(float, word >> 16 * i << 16); }
 inline unsigned fma_half2(unsigned a, unsigned b, unsigned c) {
     float r[2];                                 // a product of halves is exact in float, and so are the sums used here
     for (int i = 0; i < 2; ++i) r[i] = half_of(a, i, half_t()) * half_of(b, i, half_t()) + half_of(c, i, half_t());
@@ -43,7 +43,7 @@ inline unsigned fp8x2_to_half2(unsigned x) {
     auto one = [](unsigned b) -> unsigned {
         const unsigned sign = (b & 0x80) << 8;
         if ((b & 0x7f) == 0x7f) return sign | 0x7fff;
-        const float magnitude = (b >> 3 & 15) ? std::ldexp(8.f + (b & 7), (int)(b >> 3 & 15) - 10) : (b & 7) * 0x1p-9f;
+        const float magnitude = (b >> 3 & 15) ? ldexpf(8.f + (b & 7), (int)(b >> 3 & 15) - 10) : (b & 7) * 0x1p-9f;
         return sign | half_bits(magnitude);
     };
     return one(x & 0xff) | one(x >> 8 & 0xff) << 16;
@@ -74,19 +74,7 @@ template <int N> void ldmatrix_trans(unsigned (&r)[N], const void* row, HOST_LIN
     for (int i = 0; i < N; ++i) r[i] = rows[i * 8 + l % 4 * 2][l / 4] | (unsigned)rows[i * 8 + l % 4 * 2 + 1][l / 4] << 16;
 }
 
-// An asynchronous copy's target is garbage from its issue until its wait, so both a missing wait and a stage
-// refilled too early show, in the values and to ThreadSanitizer (which sees assignments, not memcpy).
-template <int BYTES> void copy_async(void* to, const void* from, bool valid) {
-    for (int i = 0; i < BYTES / 4; ++i) static_cast<unsigned*>(to)[i] = ~0u;
-    host::Quiet q;
-    host::block.now->copies.back().push_back({to, from, BYTES, valid});
-}
-inline void copy_commit() { host::Quiet q; host::block.now->copies.emplace_back(); }
-template <size_t PENDING> void copy_wait() {
-    auto pop = [] { host::Quiet q; auto& all = host::block.now->copies; auto g = all.front(); all.erase(all.begin()); return g; };
-    while (host::block.now->copies.size() > PENDING + 1)
-        for (const host::Copy& c : pop())
-            for (int i = 0; i < c.bytes / 4; ++i)
-                static_cast<unsigned*>(c.to)[i] = c.valid ? static_cast<const unsigned*>(c.from)[i] : 0;
-}
-inline void* shared_memory() { return host::shared; }
+template <int BYTES> void copy_async(void* to, const void* from, bool valid) { host::queue_copy(to, from, BYTES, valid); }
+inline void copy_commit() { host::close_copies(); }
+template <size_t PENDING> void copy_wait() { host::wait_copies(PENDING); }
+inline void* shared_memory() { return host::shared(); }

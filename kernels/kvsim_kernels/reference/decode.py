@@ -16,7 +16,7 @@ def decode_attention(
     block_table: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> Floats:
-    """softmax(scale q K^T) V for each sequence and head; zeros for a sequence of length 0. [sequences, heads, head_dim]"""
+    """softmax(scale q K^T) V for each sequence and head, [sequences, heads, head_dim]; zeros where length is 0."""
     keys, values = numbers(cache)
     queries = q.double().cpu().numpy()
     out = np.zeros(queries.shape)
