@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.errors import InputError
 from kvsim.trace.types import Int
 from kvsim.units import NS_PER_S
 
+Float = NDArray[np.float64]
 KINDS = {
     "poisson": "poisson:RATE",
     "gamma": "gamma:RATE:CV",
@@ -45,8 +47,8 @@ class Arrivals:
         if self.kind == "at-once":
             return np.zeros(n, np.int64)
         if self.kind == "constant":
-            return np.rint(np.arange(n) * (NS_PER_S / self.rate)).astype(np.int64)
-        if self.kind == "gamma":
+            at = np.arange(n) / self.rate
+        elif self.kind == "gamma":
             gaps = rng.standard_gamma(1 / self.cv**2, n) * (self.cv**2 / self.rate)
             at = np.cumsum(gaps)
         elif self.kind == "onoff":
@@ -61,14 +63,13 @@ class Arrivals:
         return Arrivals(self.kind, rate, self.cv, self.on_s, self.off_s)
 
 
-def exponential(rng: np.random.Generator, n: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def exponential(rng: np.random.Generator, n: int) -> Float:
     """Exponential draws of mean 1 by inversion: it uses one double a draw, so streams stay the same across numpys."""
-    return -np.log1p(-rng.random(n))
+    draws: Float = -np.log1p(-rng.random(n))
+    return draws
 
 
-def _with_silences(
-    busy: np.ndarray[tuple[int], np.dtype[np.float64]], on_s: float, off_s: float, rng: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _with_silences(busy: Float, on_s: float, off_s: float, rng: np.random.Generator) -> Float:
     """Times on a clock that runs in bursts only → times on the wall clock."""
     if not len(busy):
         return busy
@@ -76,8 +77,9 @@ def _with_silences(
     while not len(burst_ends) or burst_ends[-1] < busy[-1]:
         more = exponential(rng, max(16, int(busy[-1] / on_s))) * on_s
         burst_ends = np.concatenate([burst_ends, (burst_ends[-1] if len(burst_ends) else 0.0) + np.cumsum(more)])
-    silence = np.concatenate([[0.0], np.cumsum(exponential(rng, len(burst_ends))) * off_s])
-    return busy + silence[np.searchsorted(burst_ends, busy)]
+    silence: Float = np.concatenate([[0.0], np.cumsum(exponential(rng, len(burst_ends))) * off_s])
+    passed: Float = silence[np.searchsorted(burst_ends, busy)]
+    return busy + passed
 
 
 def parse_arrivals(text: str) -> Arrivals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -149,7 +149,8 @@ def _unwrap(clock: Int) -> tuple[Int, list[str]]:
     jumps = np.zeros(len(clock), np.int64)
     jumps[back + 1] = clock[back] - clock[back + 1]
     often = "once" if len(back) == 1 else f"{len(back)} times"
-    return clock + np.cumsum(jumps), [f"the clock jumped back by more than an hour {often}: unwrapped, it goes on where it was"]
+    note = f"the clock jumped back by more than an hour {often}: unwrapped, it goes on where it was"
+    return clock + np.cumsum(jumps), [note]
 
 
 def _bridge(parent: Int, think: Int, keep: NDArray[np.bool_]) -> tuple[Int, Int]:
@@ -179,14 +180,15 @@ def _follow(arrival: Int, parent: Int, think: Int, where: Where | None) -> tuple
         step += 1
     if (depth < 0).any():
         row = int((depth < 0).argmax())
-        raise InputError(f"{where(row) if where else f'row {row}'}: its parents form a circle; a chain must begin somewhere")
+        place = where(row) if where else f"row {row}"
+        raise InputError(f"{place}: its parents form a circle, a chain must begin somewhere")
     return arrival, depth
 
 
-def _blocks(blocks: Blocks, prompt: Int, output: Int) -> tuple[dict[str, object], Iterable[str]]:
+def _blocks(blocks: Blocks, prompt: Int, output: Int) -> tuple[dict[str, object], list[str]]:
     merged, chained = merge(blocks, prompt)
     columns: dict[str, object] = {
         "block_ids": merged.ids, "block_start": merged.start, "block_end": merged.ends,
         "block_size": merged.size, "block_rule": merged.rule,
     }  # fmt: skip
-    return columns, () if chained else ("block ids were those of contents, not of prefixes: chained",)
+    return columns, [] if chained else ["block ids were those of contents, not of prefixes: chained"]

@@ -7,6 +7,7 @@ e − 1, e). Ids are chained, so equal keys mean equal prefixes, at any ratio of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def chain(ids: Int, start: Int) -> Int:
     chained = []
     bounds = start.tolist()
     contents = ids.tolist()
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         before = -1
         for content in contents[first:last]:
             before = known.setdefault((before, content), len(known))

@@ -91,8 +91,8 @@ def open_source(path: str) -> Source:
     inside = inner.strip("/")
     chosen = tuple(m for m in source.members if m.name == inside or m.name.startswith(inside + "/"))
     if not chosen:
-        names = ", ".join(m.name for m in source.members[:5])
-        raise InputError(f"{whole} holds nothing called {inside!r}: it holds {names}{', …' * (len(source.members) > 5)}")
+        names = ", ".join(m.name for m in source.members[:5]) + (", …" if len(source.members) > 5 else "")
+        raise InputError(f"{whole} holds nothing called {inside!r}: it holds {names}")
     return Source(path, chosen, single=len(chosen) == 1 and chosen[0].name == inside)
 
 

@@ -34,7 +34,8 @@ class Lognormal:
 
     def draw(self, n: int, rng: np.random.Generator) -> Float:
         radius = np.sqrt(-2 * np.log1p(-rng.random(n)))  # Box and Muller
-        return self.median * np.exp(self.sigma * radius * np.cos(2 * math.pi * rng.random(n)))
+        normal: Float = radius * np.cos(2 * math.pi * rng.random(n))
+        return self.median * np.exp(self.sigma * normal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def parse_distribution(text: str, what: str) -> Distribution:
     """`512` or `lognormal:MEDIAN:SIGMA` → the distribution. Raises InputError naming `what`."""
     kind, *numbers = text.split(":")
     try:
-        values = [float(number) for number in ([kind] if not numbers else numbers)]
+        values = [float(number) for number in (numbers or [kind])]
     except ValueError:
         values = []
     good = all(math.isfinite(value) and value >= 0 for value in values)

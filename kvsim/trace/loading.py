@@ -108,7 +108,7 @@ def _unrecognised(source: Source) -> InputError:
     best: tuple[int, str, list[str]] = (0, "", [])
     for name, reader in FORMATS.items():
         if reader.columns and (word := other_delimiter(member, reader.columns)):
-            return InputError(f"{member.label} line 1: columns are separated by {word}, they must be separated by commas")
+            return InputError(f"{member.label} line 1: columns are separated by {word}, it must be commas")
         common = len(names & set(reader.columns))
         if common > best[0]:
             best = common, name, [column for column in reader.columns if column not in names]
@@ -116,8 +116,8 @@ def _unrecognised(source: Source) -> InputError:
         column = best[2][0]
         near = difflib.get_close_matches(column, list(names), n=1)
         has = f"it has {near[0]!r} instead" if near else f"it has {', '.join(sorted(names))}"
-        return InputError(f"{member.label} line 1 looks like the format {best[1]!r}, but column {column!r} is missing: {has}")
-    return InputError(f"{member.label} is not a trace of a known format: see docs/traces.md or kvsim list trace-formats")
+        return InputError(f"{member.label} line 1 looks like format {best[1]!r}, but has no column {column!r}: {has}")
+    return InputError(f"{member.label} is not a trace of a known format: see kvsim list trace-formats")
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:

@@ -15,9 +15,10 @@ from kvsim.trace.build import MAX_TOKENS, Rows, finish
 from kvsim.trace.chain import Blocks
 from kvsim.trace.lengths import Distribution, Fixed, parse_distribution
 from kvsim.trace.types import Int, Trace
-from kvsim.units import NS_PER_S, parse_duration_ns
+from kvsim.units import NS_PER_MS, NS_PER_S, NS_PER_US, parse_duration_ns
 
 PREFIX = "synth:"
+_LONGEST_S = 30 * 86_400  # no think time is longer than a month
 _EXPECTED_S_PER_TOKEN = 0.03
 """How long answers are expected to take, for the recorded arrivals of follow-ups: about the median of the Claude Code
 calls (29 ms) and of measured vLLM runs (33 ms). A simulation replaces it by what really happens."""
@@ -54,7 +55,8 @@ class SynthSpec:
     """a conversation ends before prompt and answer exceed this"""
 
     def __post_init__(self) -> None:
-        for name, least in (("requests", 1), ("system_prompts", 1), ("max_context", 1), ("system_tokens", 0), ("seed", 0)):
+        least_of = {"requests": 1, "system_prompts": 1, "max_context": 1, "system_tokens": 0, "seed": 0}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= MAX_TOKENS:
                 raise InputError(f"synthetic trace: {name} is {value}, it must be a whole number from {least} to 10⁹")
@@ -92,11 +94,13 @@ def generate(spec: SynthSpec) -> Trace:
     end = spec.system_tokens + said - before[session]
     prompt = end - output
 
-    think = np.rint(spec.think_s.draw(n, rng) * NS_PER_S).astype(np.int64) if spec.turns > 1 else np.zeros(n, np.int64)
-    think[turn == 0] = 0
+    think = np.zeros(n, np.int64)
+    if spec.turns > 1:
+        later = np.flatnonzero(turn > 0)
+        think[later] = np.rint(np.minimum(spec.think_s.draw(len(later), rng), _LONGEST_S) * 1e3) * NS_PER_MS
     taken = think + np.where(turn > 0, np.roll(output, 1), 0) * int(_EXPECTED_S_PER_TOKEN * NS_PER_S)
     since = np.cumsum(taken)
-    arrival = begins[session] + since - since[first][session]
+    arrival = (begins[session] + since - since[first][session]) // NS_PER_US * NS_PER_US
 
     kind = (rng.random(len(begins)) * spec.system_prompts).astype(np.int64)
     kept = end <= spec.max_context
@@ -134,7 +138,8 @@ def _beginnings(spec: SynthSpec, rng: np.random.Generator) -> Int:
 def _turns(mean: float, n: int, rng: np.random.Generator) -> Int:
     if mean == 1:
         return np.ones(n, np.int64)
-    return 1 + np.floor(np.log1p(-rng.random(n)) / math.log1p(-1 / mean)).astype(np.int64)
+    turns: Int = (1 + np.floor(np.log1p(-rng.random(n)) / math.log1p(-1 / mean))).astype(np.int64)
+    return turns
 
 
 def _tokens(distribution: Distribution, n: int, rng: np.random.Generator) -> Int:

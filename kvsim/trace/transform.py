@@ -34,7 +34,7 @@ def set_rate(trace: Trace, rate_per_s: float) -> Trace:
     _positive(rate_per_s, "rate")
     rate = mean_rate(trace)
     if rate is None:
-        raise InputError(f"{trace.name}: all requests arrive at once, so its rate cannot be set; choose arrivals instead")
+        raise InputError(f"{trace.name}: all requests arrive at once, there is no rate to set: choose arrivals")
     return scale_rate(trace, rate_per_s / rate)
 
 
@@ -68,8 +68,10 @@ def shift(trace: Trace, by_ns: int) -> Trace:
 
 
 def repeat(trace: Trace, times: int) -> Trace:
-    """The trace `times` times, one after the other at its mean gap, each time by new people: a copy's sessions and block
-    ids are its own, so it never hits what the copy before left in a cache."""
+    """The trace `times` times, one after the other at its mean gap, each time by new people.
+
+    A copy's sessions and block ids are its own, so it never hits what the copy before left in a cache.
+    """
     if times < 1:
         raise InputError(f"repeat is {times}, it must be 1 or more")
     n = len(trace)
@@ -157,9 +159,10 @@ def _keep(trace: Trace, inside: NDArray[np.bool_]) -> Trace:
 def _roots(trace: Trace) -> Int:
     """The row that begins each row's chain, by pointer doubling."""
     root = np.where(trace.parent < 0, np.arange(len(trace)), trace.parent)
-    while not np.array_equal(further := root[root], root):
-        root = further
-    return root
+    while (root[root] != root).any():
+        root = root[root]
+    found: Int = root
+    return found
 
 
 def _positive(value: float, what: str) -> None:

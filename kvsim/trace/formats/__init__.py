@@ -1,16 +1,16 @@
-"""Trace formats, one file each. Importing this package registers them, in the order in which they are tried."""
+"""Trace formats, one file each. Importing this package registers them; no two claim the same content."""
 
 from kvsim.trace.formats import (  # noqa: F401
     azure,
     burstgpt,
-    vidur,
-    mooncake,
     claude_code,
-    ragpulse,
-    measured,
-    servegen,
     generic,
     lengths,
+    measured,
+    mooncake,
+    ragpulse,
+    servegen,
+    vidur,
 )
 from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 

@@ -1,7 +1,7 @@
 """Azure LLM inference traces (Azure/AzurePublicDataset, CC-BY-4.0): wall clock, prompt and output tokens.
 
-2023: `2023-11-16 18:17:03.9799600`, seven digits, CRLF. 2024: `2024-05-12 00:00:00.001163+00:00`, and no fraction at all
-where it is zero.
+2023: `2023-11-16 18:17:03.9799600`, seven digits, CRLF. 2024: `2024-05-12 00:00:00.001163+00:00`, and no fraction at
+all where it is zero.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from kvsim.errors import InputError
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.files import Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.table import Table, has_columns
 from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_S
@@ -22,7 +22,7 @@ _REST = r"^(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?$"
 
 
 @FORMATS("azure")
-class Azure:
+class Azure(TraceFormat):
     about = "Azure LLM inference traces, 2023 and 2024 (CSV: TIMESTAMP, ContextTokens, GeneratedTokens)"
     columns = _COLUMNS
 
@@ -53,8 +53,10 @@ def _wall_clock(table: Table) -> Int:
         raise InputError(f"{table.where(row)}: TIMESTAMP is {said}, it must be like 2023-11-16 18:17:03.9799600")
     fraction = rest.str.extract(_REST, 1).fill_null("").str.pad_end(9, "0").cast(pl.Int64)
     zone = rest.str.extract(_REST, 2)
-    offset = _zone_seconds(zone.to_list()) if zone.null_count() < len(zone) else 0
-    return (seconds.to_numpy() - offset) * NS_PER_S + fraction.to_numpy()
+    offset = _zone_seconds(zone.to_list()) if zone.null_count() < len(zone) else np.zeros(1, np.int64)
+    since: Int = seconds.to_numpy()
+    parts: Int = fraction.to_numpy()
+    return (since - offset) * NS_PER_S + parts
 
 
 def _zone_seconds(zones: list[str | None]) -> Int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from kvsim.registry import Registry
 from kvsim.trace.arrivals import Arrivals
@@ -25,22 +26,24 @@ class ReadOptions:
     """the part wanted of what is generated from distributions; of other files `load` cuts it"""
 
 
-class TraceFormat(Protocol):
+class TraceFormat(ABC):
     """One format, in one file of this folder: a class that is registered itself, never an instance."""
 
-    about: str
+    about: ClassVar[str]
     """one line for `kvsim list trace-formats`"""
-    columns: tuple[str, ...]
+    columns: ClassVar[tuple[str, ...]] = ()
     """columns of its CSV, or keys of its JSON lines, that it cannot do without; empty for other kinds"""
 
     @staticmethod
+    @abstractmethod
     def sniff(source: Source) -> bool:
         """Whether the content is of this format. Looks at heads only, and never at a name alone."""
 
     @staticmethod
+    @abstractmethod
     def read(source: Source, options: ReadOptions) -> Trace:
         """The trace. Raises InputError with file and line."""
 
 
 FORMATS: Registry[type[TraceFormat]] = Registry("trace format")
-"""Formats in the order in which they are tried."""
+"""No two formats claim the same content, so their order does not matter."""

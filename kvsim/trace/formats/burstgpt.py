@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.files import Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.table import Table, has_columns
 from kvsim.trace.types import Trace
 from kvsim.units import NS_PER_S
@@ -16,7 +16,7 @@ _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
 @FORMATS("burstgpt")
-class BurstGPT:
+class BurstGPT(TraceFormat):
     about = "BurstGPT, all releases (CSV: Timestamp, Request tokens, Response tokens, optional Session ID)"
     columns = _COLUMNS
 

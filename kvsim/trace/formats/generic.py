@@ -1,9 +1,9 @@
 """kvsim's own format, as CSV or JSON lines: what `kvsim trace convert` writes, and what to make of any other log.
 
 Columns (docs/traces.md): one of `arrival_s`, `arrival_ms`, `arrival_ns`; `prompt_tokens`, `output_tokens`. Optional:
-`id` (unique; the row number, from 0, where absent), `session`, `parent` (an id; such a row may leave its arrival empty),
-`think_s` (or `think_ns`), `priority`, `block_ids` with either `block_size` or `block_ends`. Lists are JSON lists in JSON
-lines, and numbers separated by spaces in CSV.
+`id` (unique; the row number, from 0, where absent), `session`, `parent` (an id; such a row may leave its arrival
+empty), `think_s` (or `think_ns`), `priority`, `block_ids` with either `block_size` or `block_ends`. Lists are JSON
+lists in JSON lines, and numbers separated by spaces in CSV.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvsim.trace import build
 from kvsim.trace.build import UNKNOWN, Rows, finish
 from kvsim.trace.chain import Blocks
 from kvsim.trace.files import Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.jsonlines import JsonLines, keys
 from kvsim.trace.formats.table import Table, header
 from kvsim.trace.types import Int, Trace
@@ -26,8 +26,8 @@ _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
 @FORMATS("kvsim")
-class Generic:
-    about = "kvsim's own (CSV or JSON lines: arrival_s, prompt_tokens, output_tokens; optional session, parent, block_ids, …)"
+class Generic(TraceFormat):
+    about = "kvsim's own (CSV or JSON lines: arrival_s, prompt_tokens, output_tokens; optional parent, block_ids, …)"
     columns = ("arrival_s", *_LENGTHS)
 
     @staticmethod
@@ -63,7 +63,8 @@ def _arrivals(columns: Table | JsonLines, parent: Int | None, path: str) -> Int:
     arrival = columns.times(name, _CLOCKS[name], missing=UNKNOWN)
     lost = np.flatnonzero((arrival == UNKNOWN) & (parent < 0))
     if len(lost):
-        raise InputError(f"{columns.where(int(lost[0]))}: {name} is missing, only a row with a parent may leave it empty")
+        where = columns.where(int(lost[0]))
+        raise InputError(f"{where}: {name} is missing, only a row with a parent may leave it empty")
     return arrival
 
 
@@ -74,8 +75,8 @@ def _parents(columns: Table | JsonLines) -> Int | None:
         row_of = {name: row for row, name in enumerate(names)}
         if len(row_of) < len(names):
             row = next(row for row, name in enumerate(names) if row_of[name] != row)
-            said = "missing" if names[row] is None else f"{names[row]!r}, which {columns.where(row_of[names[row]])} has too"
-            raise InputError(f"{columns.where(row)}: id is {said}; each row needs an id of its own")
+            other = columns.where(row_of[names[row]])
+            raise InputError(f"{columns.where(row)}: id is {names[row]!r}, as on {other}; each row needs its own")
     if "parent" not in columns:
         return None
     if names is None:
@@ -102,7 +103,8 @@ def _think(columns: Table | JsonLines) -> Int | None:
         if name in columns:
             think = columns.times(name, scale, missing=0)
             if (think < 0).any():
-                raise InputError(f"{columns.where(int((think < 0).argmax()))}: {name} is negative, it must be 0 or more")
+                where = columns.where(int((think < 0).argmax()))
+                raise InputError(f"{where}: {name} is negative, it must be 0 or more")
             return think
     return None
 

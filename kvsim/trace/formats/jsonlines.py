@@ -45,7 +45,8 @@ class JsonLines:
             try:
                 found = loads(line)
             except ValueError as error:
-                raise InputError(f"{member.label} line {number} is not JSON ({error}): each line is one object") from None
+                where = f"{member.label} line {number}"
+                raise InputError(f"{where} is not JSON ({error}): each line is one object") from None
             if not isinstance(found, dict):
                 raise InputError(f"{member.label} line {number} is not an object: each line is one, like {{\"a\": 1}}")
             self._line.append(number)
@@ -89,14 +90,16 @@ class JsonLines:
 
     def floats(self, key: str, *, optional: bool = False) -> NDArray[np.float64]:
         """A key as float64. Absent and null are NaN where `optional`, an error otherwise."""
-        values = [float("nan") if value is None else value for value in self.optional(key)] if optional else self.column(key)
+        values = self.optional(key) if optional else self.column(key)
+        if optional:
+            values = [float("nan") if value is None else value for value in values]
         return build.floats(values, key, self.where)
 
     def strings(self, key: str) -> list[str | None]:
         return [None if value is None else str(value) for value in self.optional(key)]
 
     def lists(self, key: str) -> tuple[Int, Int]:
-        """Lists of ids under a key → (all of them, where each row's begin; n + 1 entries). Absent and null are empty."""
+        """Lists of ids under a key → (all of them, where each row's begin; n + 1 entries). Absent is empty."""
         return flatten(self.optional(key), key, self)
 
 
@@ -111,8 +114,12 @@ def flatten(lists: Sequence[Any], what: str, rows: JsonLines) -> tuple[Int, Int]
         flat.extend(ids)
         start.append(len(flat))
     bounds = np.asarray(start, np.int64)
-    if not all(type(value) is int and -(2**63) <= value < 2**63 for value in flat):
+    try:
+        found = np.array(flat, np.int64) if not flat else np.array(flat)
+    except (ValueError, OverflowError):
+        found = np.array(["not numbers"])
+    if found.dtype != np.int64 or found.ndim != 1:
         at = next(i for i, value in enumerate(flat) if type(value) is not int or not -(2**63) <= value < 2**63)
         row = int(np.searchsorted(bounds, at, "right")) - 1
         raise InputError(f"{rows.where(row)}: {what} holds {flat[at]!r}, it must hold whole numbers of 64 bits")
-    return np.asarray(flat, np.int64), bounds
+    return found, bounds

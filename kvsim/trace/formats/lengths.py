@@ -10,7 +10,7 @@ import numpy as np
 from kvsim.errors import InputError
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.files import Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.table import Table, header
 from kvsim.trace.types import Trace
 
@@ -19,7 +19,7 @@ _CLOCKS = {"arrived_at", "arrival_s", "arrival_ms", "arrival_ns", "parent"}
 
 
 @FORMATS("lengths")
-class Lengths:
+class Lengths(TraceFormat):
     about = "lengths without times (CSV: num_prefill_tokens, num_decode_tokens); needs an arrival process"
     columns = _NAMES[0]
 

@@ -1,8 +1,8 @@
 """Measured vLLM runs of LLMServingSim's bench (casys-kaist/LLMServingSim, MIT), and the workloads they were sent.
 
-A run's `requests.jsonl` has two clocks; arrival is `queued_ts`, the engine's own. Where the workload (token ids of every
-prompt and answer) lies in or near the folder it is found by its lengths, and its token ids become chained block ids of
-a chosen size (16 unless said), so that prefix hits are those of the real run.
+A run's `requests.jsonl` has two clocks; arrival is `queued_ts`, the engine's own. Where the workload (token ids of
+every prompt and answer) lies in or near the folder it is found by its lengths, and its token ids become chained block
+ids of a chosen size (16 unless said), so that prefix hits are those of the real run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvsim.errors import InputError
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.chain import Blocks
 from kvsim.trace.files import Member, Source, open_source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.jsonlines import JsonLines, has_keys
 from kvsim.trace.types import Trace
 from kvsim.units import NS_PER_S
@@ -26,7 +26,7 @@ _BLOCK = 16
 
 
 @FORMATS("vllm-bench")
-class Measured:
+class Measured(TraceFormat):
     about = "measured vLLM runs of LLMServingSim's bench (a folder with requests.jsonl, or that file)"
     columns = _RUN
 
@@ -57,7 +57,7 @@ class Measured:
 
 
 @FORMATS("vllm-bench-workload")
-class Workload:
+class Workload(TraceFormat):
     about = "workloads of LLMServingSim's bench (JSON lines: input_toks, output_toks, arrival_time_ns, input_tok_ids)"
     columns = _WORKLOAD
 
@@ -74,7 +74,7 @@ class Workload:
 
 
 def _workload(source: Source, run: JsonLines) -> JsonLines | None:
-    """The workload whose lengths are the run's, in the folder or tar of the run, above it, or in a `workloads` beside."""
+    """The workload with the run's lengths: in the folder or tar of the run, above it, or in a `workloads` beside."""
     sent = run.column("input_toks")
     for member in _near(source):
         if has_keys(member, _WORKLOAD):

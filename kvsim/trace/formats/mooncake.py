@@ -14,7 +14,7 @@ from kvsim.errors import InputError
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.chain import Blocks
 from kvsim.trace.files import Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.jsonlines import JsonLines, has_keys
 from kvsim.trace.types import Trace
 from kvsim.units import NS_PER_MS
@@ -25,7 +25,7 @@ _KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
 @FORMATS("mooncake")
-class Mooncake:
+class Mooncake(TraceFormat):
     about = "Mooncake traces (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)"
     columns = _KEYS
 

@@ -15,7 +15,7 @@ from kvsim.trace import build
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.chain import Blocks, chain
 from kvsim.trace.files import Member, Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.jsonlines import JsonLines, has_keys
 from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_S
@@ -31,9 +31,8 @@ _KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "session_id")
 
 
 @FORMATS("ragpulse")
-class RAGPulse:
+class RAGPulse(TraceFormat):
     about = "RAGPulse (a folder or tar: the trace's JSON lines and the five tables of component lengths)"
-    columns: tuple[str, ...] = ()
 
     @staticmethod
     def sniff(source: Source) -> bool:

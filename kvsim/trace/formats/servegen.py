@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from kvsim.errors import InputError
 from kvsim.trace.arrivals import exponential
 from kvsim.trace.build import MAX_TOKENS, Rows, finish
 from kvsim.trace.files import Member, Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_S
 
@@ -29,9 +30,8 @@ _LENGTHS = re.compile(r'\{\s*"\d+":\s*\{\s*"input_tokens":\s*"\{')
 
 
 @FORMATS("servegen")
-class ServeGen:
+class ServeGen(TraceFormat):
     about = "ServeGen client distributions (a folder or tar of *-trace.csv and *-dataset.json); requests are generated"
-    columns: tuple[str, ...] = ()
 
     @staticmethod
     def sniff(source: Source) -> bool:
@@ -46,7 +46,8 @@ class ServeGen:
         known = [client for client in rates if client in lengths]
         if not known:
             raise InputError(f"{source.path}: no client has both its -trace.csv and its -dataset.json")
-        notes = [f"made from the distributions of {len(known)} clients, seed {options.seed}, {begin_s:g} s to {end_s:g} s"]
+        part = f"{begin_s:g} s to {end_s:g} s"
+        notes = [f"made from the distributions of {len(known)} clients, seed {options.seed}, {part}"]
         if len(known) < len(rates):
             notes.append(f"{len(rates) - len(known)} clients left out: they have rates and no lengths")
         made = []
@@ -92,7 +93,8 @@ def _window(member: Member, line: int, text: str) -> tuple[float, float, float, 
         if not np.isfinite(numbers).all() or kind not in ("", "Gamma", "Weibull"):
             raise ValueError
     except ValueError:
-        raise InputError(f"{member.label} line {line} is not: start, rate, CV, Gamma or Weibull or nothing, shape, scale") from None
+        right = "start, rate, CV, Gamma or Weibull or nothing, shape, scale"
+        raise InputError(f"{member.label} line {line} is {text!r}, it must be: {right}") from None
     return *numbers[:3], kind, *numbers[3:]
 
 
@@ -103,9 +105,7 @@ def _arrivals(rate: float, kind: str, shape: float, scale: float, rng: np.random
         if kind == "Gamma" and shape > 0 and scale > 0:
             gaps = rng.standard_gamma(shape, n) / shape
         elif kind == "Weibull" and shape > 0 and scale > 0:
-            from math import gamma
-
-            gaps = exponential(rng, n) ** (1 / shape) / gamma(1 + 1 / shape)
+            gaps = exponential(rng, n) ** (1 / shape) / math.gamma(1 + 1 / shape)
         else:
             gaps = exponential(rng, n)
         gaps[0] *= rng.random()  # the window opens somewhere within a gap
@@ -122,7 +122,8 @@ class _Histogram:
 
     def draw(self, n: int, rng: np.random.Generator) -> Int:
         where = np.searchsorted(self.below, rng.random(n) * self.below[-1], side="right")
-        return self.values[np.minimum(where, len(self.values) - 1)]
+        drawn: Int = self.values[np.minimum(where, len(self.values) - 1)]
+        return drawn
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class Table:
         label = self._member.label
         word = other_delimiter(self._member, columns)
         if word:
-            raise InputError(f"{label} line 1: columns are separated by {word}, they must be separated by commas")
+            raise InputError(f"{label} line 1: columns are separated by {word}, it must be commas")
         raise InputError(f"{label} line 1 has no column {missing[0]!r}: it has {', '.join(names)}")
 
     def _ragged(self, width: int) -> InputError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvsim.trace.build import Rows, finish
 from kvsim.trace.files import Source
-from kvsim.trace.formats.base import FORMATS, ReadOptions
+from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.table import Table, has_columns
 from kvsim.trace.types import Trace
 from kvsim.units import NS_PER_S
@@ -13,7 +13,7 @@ _COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 
 @FORMATS("vidur")
-class Vidur:
+class Vidur(TraceFormat):
     about = "vidur traces (CSV: arrived_at, num_prefill_tokens, num_decode_tokens)"
     columns = _COLUMNS
 
