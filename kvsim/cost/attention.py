@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -77,18 +78,19 @@ class GroupAttention:
         return row
 
     def _make_row(self, n: int) -> DecodeRow:
-        knots = np.unique(np.concatenate([_inner_knots(c.table, n) for _, c in self.decode.curves]))
-        times = np.zeros(len(knots))
+        knots = sorted({knot for _, curve in self.decode.curves for knot in _inner_knots(curve.table, n)})
+        times = [0.0] * len(knots)
         below = above = 0.0
         for weight, curve in self.decode.curves:
             fixed, per_token = decode_coefficients(curve.form, self.group.decode, self.facts, n)
-            ratio = _ratios(curve.table, n, knots)
-            times += weight * (fixed + per_token * (n * knots)) * ratio
-            below += weight * per_token * float(ratio[0])
-            above += weight * per_token * float(ratio[-1])
-        times = np.maximum.accumulate(times)  # a longer context never takes less time: a dip is noise
+            ratio = [ragged_at(curve.table, n, knot) for knot in knots]
+            times = [time + weight * (fixed + per_token * (n * knot)) * r
+                     for time, knot, r in zip(times, knots, ratio, strict=True)]
+            below += weight * per_token * ratio[0]
+            above += weight * per_token * ratio[-1]
         layers = self.group.layers
-        line = Line((n * knots).tolist(), (times * layers).tolist(), below * layers, above * layers)
+        rising = accumulate(times, max)  # a longer context never takes less time: a dip is noise
+        line = Line([n * knot for knot in knots], [time * layers for time in rising], below * layers, above * layers)
         first = self.decode.curves[0][1]
         return DecodeRow(n, line, _alpha(first.skew, n), _alpha(first.skew_mixed, n))
 
@@ -163,16 +165,9 @@ def ragged_at(table: Ragged, outer: float, inner: float) -> float:
     return low + f * (interpolate(table.inner[j], table.ratio[j], inner) - low)
 
 
-def _inner_knots(table: Ragged, outer: float) -> Floats:
+def _inner_knots(table: Ragged, outer: float) -> tuple[float, ...]:
     i, j, _ = between(table.outer, outer)
-    return np.union1d(table.inner[i], table.inner[j]) if i != j else np.array(table.inner[i])
-
-
-def _ratios(table: Ragged, outer: float, inner: Floats) -> Floats:
-    """`ragged_at` over a column of inner values."""
-    i, j, f = between(table.outer, outer)
-    low = np.interp(inner, table.inner[i], table.ratio[i])
-    return low if i == j else low + f * (np.interp(inner, table.inner[j], table.ratio[j]) - low)
+    return table.inner[i] if i == j else table.inner[i] + table.inner[j]
 
 
 def _outside(table: Ragged, outer: float, inner: float) -> bool:

@@ -17,18 +17,15 @@ class Line:
     Both paths compute `base + slope·(x − origin)` of the segment that holds x, in this order and in float64; NumPy's
     own `interp` is not used because a fused multiply-add would round differently on some machines."""
 
-    __slots__ = ("_bases", "_knots", "_origins", "_slopes", "knots", "segments")
+    __slots__ = ("_arrays", "knots", "segments")
 
     def __init__(self, x: Sequence[float], y: Sequence[float], below: float = 0.0, above: float = 0.0) -> None:
-        origins = [float(x[0]), *map(float, x)]
-        bases = [float(y[0]), *map(float, y)]
-        inner = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
-        slopes = [float(below), *map(float, inner), float(above)]
         self.knots = [float(knot) for knot in x]
-        self.segments = list(zip(origins, bases, slopes, strict=True))
+        inner = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
+        self.segments = [(float(origin), float(base), float(slope)) for origin, base, slope in zip(
+            [x[0], *x], [y[0], *y], [below, *inner, above], strict=True)]
         """(origin, base, slope), one more than knots: `bisect_right(knots, x)` is the index"""
-        self._knots, self._origins = np.array(self.knots), np.array(origins)
-        self._bases, self._slopes = np.array(bases), np.array(slopes)
+        self._arrays: tuple[Floats, Floats, Floats, Floats] | None = None
 
     def at(self, x: float) -> float:
         """y at one x."""
@@ -41,8 +38,12 @@ class Line:
         if segment == bisect_right(self.knots, last):
             origin, base, slope = self.segments[segment]
             return base + slope * (x - origin)
-        index = self._knots.searchsorted(x, side="right")
-        y: Floats = self._bases[index] + self._slopes[index] * (x - self._origins[index])
+        if self._arrays is None:  # many lines are only ever asked for points of one segment
+            origins, bases, slopes = np.array(self.segments).T
+            self._arrays = np.array(self.knots), origins.copy(), bases.copy(), slopes.copy()
+        knots, origins, bases, slopes = self._arrays
+        index = knots.searchsorted(x, side="right")
+        y: Floats = bases[index] + slopes[index] * (x - origins[index])
         return y
 
 

@@ -21,7 +21,7 @@ from kvsim.device.keys import AttentionKernel
 from kvsim.device.provenance import Tier
 from kvsim.model import ModelSpec
 
-SCALAR_RUN = 12
+SCALAR_RUN = 24
 """runs up to this length are computed one by one: NumPy's calls cost more (see benchmarks/cost.py)"""
 AHEAD: Floats = np.arange(4096, dtype=np.float64)
 
