@@ -64,8 +64,8 @@ def numbers(codes: ArrayLike, scales: ArrayLike | None, format: str, *, tensor_s
 def bound(x: ArrayLike, scales: ArrayLike | None, format: str, *, tensor_scale: float = 1.0) -> Floats:
     """Largest |numbers - x| that the format allows, broadcast to x.
 
-    int8 and int4: half a step. fp8: half a unit of the 3-bit mantissa, 2^-4 of the number, or half a step of the
-    subnormals. Or what a scale or zero that float16 rounds cuts off at the end of the range. For finite x within
+    int8 and int4: half a step. fp8: half a unit of the 3-bit mantissa, 1/17 of the number at most, or half a step of
+    the subnormals. Or what a scale or zero that float16 rounds cuts off at the end of the range. For finite x within
     65504 * 127 (int8), within 448 scales (fp8_tensor), within 65504 (int4).
     """
     x = np.abs(np.asarray(x, np.float64))
@@ -76,7 +76,7 @@ def bound(x: ArrayLike, scales: ArrayLike | None, format: str, *, tensor_scale: 
         each = np.maximum(scale * SLACK / 2, 15 * HALF_STEP / 2) + np.maximum(np.abs(zero) * 2.0**-11, HALF_STEP / 2)
         return np.repeat(each, x.shape[-1] // each.shape[-1], axis=-1)
     scale = np.float64(tensor_scale) if scales is None else np.asarray(scales, np.float64)[..., None]
-    return np.maximum(np.maximum(x * 2.0**-4, scale * 2.0**-10) * SLACK, FP8_MAX * HALF_STEP / 2)
+    return np.maximum(np.maximum(x / 17, scale * 2.0**-10) * SLACK, FP8_MAX * HALF_STEP / 2)
 
 
 def int4(x: Singles, group: int) -> tuple[NDArray[np.uint8], Halves]:
