@@ -10,7 +10,7 @@ The row of a token and KV head holds head_dim numbers, for the keys and for the 
 | fp8_tensor | float8_e4m3fn | none; the floats key_scale and value_scale | code * scale |
 | int4 | uint8 | [..., kv_heads, 2, head_dim / group, 2]: (scale, zero) of a group | code * scale + zero |
 
-The row of an int4 cache is head_dim / 2 bytes: byte i holds channel 2i in its low half, channel 2i + 1 in its high half.
+An int4 row is head_dim / 2 bytes: byte i holds channel 2i in its low half, channel 2i + 1 in its high half.
 Its groups are of 32, 64 or 128 neighbouring channels.
 """
 
