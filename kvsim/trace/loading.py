@@ -104,6 +104,7 @@ def _unrecognised(source: Source) -> InputError:
     from kvsim.trace.formats.table import header, other_delimiter
 
     member = source.only()
+    member.text()  # says so where it is damaged, or no text
     names = keys(member) or {name.strip() for name in header(member)}
     best: tuple[int, str, list[str]] = (0, "", [])
     for name, reader in FORMATS.items():

@@ -129,9 +129,10 @@ def _beginnings(spec: SynthSpec, rng: np.random.Generator) -> Int:
         return process.times(spec.requests or 1000, rng)
     n = int(process.rate * spec.duration_s * 1.5) + 64
     while True:
-        times = process.times(n, rng)
-        if times[-1] - times[0] >= spec.duration_s * NS_PER_S:
-            return times[times - times[0] < spec.duration_s * NS_PER_S]
+        since: Int = process.times(n, rng)
+        since -= since[0]
+        if since[-1] >= spec.duration_s * NS_PER_S:
+            return since[: int(np.searchsorted(since, spec.duration_s * NS_PER_S))]
         n *= 2
 
 

@@ -113,7 +113,8 @@ def scale_lengths(trace: Trace, factor: float) -> Trace:
     _positive(factor, "length scale")
 
     def scaled(tokens: Int) -> Int:
-        return np.maximum(np.rint(tokens * factor).astype(np.int64), np.minimum(tokens, 1))
+        longer: Int = np.rint(tokens * factor).astype(np.int64)
+        return np.maximum(longer, np.minimum(tokens, 1))
 
     prompt, output = scaled(trace.prompt_tokens), scaled(trace.output_tokens)
     columns: dict[str, object] = {"prompt_tokens": prompt, "output_tokens": output}

@@ -2,8 +2,8 @@
 
 Columns (docs/traces.md): one of `arrival_s`, `arrival_ms`, `arrival_ns`; `prompt_tokens`, `output_tokens`. Optional:
 `id` (unique; the row number, from 0, where absent), `session`, `parent` (an id; such a row may leave its arrival
-empty), `think_s` (or `think_ns`), `priority`, `block_ids` with either `block_size` or `block_ends`. Lists are JSON
-lists in JSON lines, and numbers separated by spaces in CSV.
+empty), `think_s` (or `think_ns`), `priority`, `block_ids` with either `block_ends` or `block_size` (and `block_rule`).
+Lists are JSON lists in JSON lines, and numbers separated by spaces in CSV.
 """
 
 from __future__ import annotations
@@ -138,7 +138,15 @@ def _blocks(columns: Table | JsonLines, prompt: Int, output: Int, given: int | N
     if size < 1:
         raise InputError(f"{columns.where(0)}: block_ids need a column block_size (tokens) or block_ends")
     filled = counts > 0
-    if (counts == -(-prompt // size))[filled].all():
+    rule = _block_rule(columns)
+    if rule == "ceil" or (rule is None and (counts == -(-prompt // size))[filled].all()):
+        long = counts > -(-prompt // size)
+        if long.any():
+            row = int(long.argmax())
+            raise InputError(
+                f"{columns.where(row)}: {counts[row]} block_ids for {prompt[row]} prompt tokens, with the rule ceil "
+                f"there are at most {-(-prompt[row] // size)} blocks of {size} tokens"
+            )
         return Blocks.of_size(ids, start, size, "ceil", prompt)
     long = counts * size > prompt + output
     if long.any():
@@ -147,6 +155,13 @@ def _blocks(columns: Table | JsonLines, prompt: Int, output: Int, given: int | N
             f"{columns.where(row)}: {counts[row]} block_ids of {size} tokens are longer than prompt and output together"
         )
     return Blocks.of_size(ids, start, size, "floor", prompt)
+
+
+def _block_rule(columns: Table | JsonLines) -> str | None:
+    rules = {rule for rule in columns.strings("block_rule") if rule is not None} if "block_rule" in columns else set()
+    if len(rules) > 1 or not rules <= {"ceil", "floor"}:
+        raise InputError(f"{columns.where(0)}: block_rule must be ceil or floor, the same on every row")
+    return next(iter(rules), None)
 
 
 def _block_size(columns: Table | JsonLines) -> int:
