@@ -60,10 +60,13 @@ class CostModel:
         return cls(geometry(model, tp=tp, ep=ep, dp=dp, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
                             attention=attention, block_size=block_size), device, host)
 
-    def scaled(self, gpu: float, host: float = 1.0) -> CostModel:
-        """The same model with device times × `gpu` and the engine's constants × `host`; its tables are shared."""
+    def scaled(self, factor: float, host: float | None = None) -> CostModel:
+        """The same model with all times × `factor`, or the engine's constants × `host`; its tables are shared.
+
+        The interval of a run comes from two more, scaled by the `low` and the `high` of `error_band`."""
         other = copy.copy(self)
-        other._gpu_factor, other._host_factor = self._gpu_factor * gpu, self._host_factor * host
+        other._gpu_factor *= factor
+        other._host_factor *= factor if host is None else host
         other._overlapped = self.host.overlapped_ns * other._host_factor
         other._steps = {}  # they hold host time
         return other
@@ -167,6 +170,12 @@ class CostModel:
         parts = self.parts(shape)
         total = sum(cost.ns for cost in parts.values())
         return worst(cost.tier for name, cost in parts.items() if name != "host" and cost.ns >= 0.1 * total)
+
+    def typical(self) -> StepShape:
+        """A step to quote tier and error on where none is at hand: 32 sequences of 1024 tokens and a 512-token chunk."""
+        seen = [min(1024, group.decode.window or 1024) for group in self.geometry.attention]
+        return StepShape(decode=32, attended=tuple(32 * x for x in seen), longest=tuple(seen), growing=(0,) * len(seen),
+                         longest_grows=(False,) * len(seen), chunks=((512, 0),), sampled=33)
 
     def provenance(self) -> dict[str, Provenance]:
         """Where the device's curves come from, by source name."""
