@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvsim.engine_profile import Host
+
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
@@ -20,6 +22,12 @@ class HostOverhead:
     overlapped_ns: float = 0.0
     """host work that runs beside the device: it only shows where it is the longer"""
     spread: float = 0.0
+
+    @classmethod
+    def of(cls, host: Host) -> HostOverhead:
+        """The constants of an engine profile."""
+        return cls(host.exposed_ns, host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
+                   host.spread)
 
     def exposed(self, sequences: int, prefill: bool) -> float:
         """ns that the device waits for the host."""

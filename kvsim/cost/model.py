@@ -172,7 +172,7 @@ class CostModel:
         return worst(cost.tier for name, cost in parts.items() if name != "host" and cost.ns >= 0.1 * total)
 
     def typical(self) -> StepShape:
-        """A step to quote tier and error on where none is at hand: 32 sequences of 1024 tokens and a 512-token chunk."""
+        """A step to quote tier and error on where none is at hand: 32 sequences of 1024 tokens, a chunk of 512."""
         seen = [min(1024, group.decode.window or 1024) for group in self.geometry.attention]
         return StepShape(decode=32, attended=tuple(32 * x for x in seen), longest=tuple(seen), growing=(0,) * len(seen),
                          longest_grows=(False,) * len(seen), chunks=((512, 0),), sampled=33)

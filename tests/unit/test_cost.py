@@ -22,6 +22,8 @@ from kvsim.device import (
 )
 from kvsim.device.datasheet import GPU
 from kvsim.device.dtypes import compute_dtype, element_bytes
+from kvsim.engine_profile import load_engine
+from kvsim.model import load_model, model_names
 
 MODELS = {
     "8B": geometry(),
@@ -95,6 +97,16 @@ def test_host_time_overlaps_or_is_exposed() -> None:
     prefill = StepShape(chunks=((128, 0),), sampled=1)
     assert (CostModel(geometry(), device, both).step(prefill)
             == pytest.approx(CostModel(geometry(), device).step(prefill) + 6e6 + 1e3, abs=1))
+
+
+def test_host_constants_come_from_an_engine_profile() -> None:
+    engine = load_engine("vllm-1").host
+    host = HostOverhead.of(engine)
+    assert host.exposed(7, prefill=True) == (engine.exposed_ns + 7 * engine.exposed_per_sequence_ns
+                                             + engine.exposed_prefill_ns)
+    assert (host.overlapped_ns, host.spread) == (engine.overlapped_ns, engine.spread)
+    part = CostModel(geometry(), load_device("h100-sxm"), host).parts(decoding(4, 100))["host"]
+    assert part.error_p95 == engine.spread
 
 
 # ---- fallbacks ---------------------------------------------------------------------------------------------------
@@ -286,3 +298,45 @@ def test_line_is_what_it_says() -> None:
 def test_an_empty_step_costs_the_host_only() -> None:
     host = HostOverhead(exposed_ns=5e5)
     assert CostModel(geometry(), load_device("h100-sxm"), host).step(StepShape()) == 500_000
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_has_a_cost(name: str) -> None:
+    model = load_model(name)
+    cost = CostModel.of(model, load_device("h200-sxm"))
+    shape = cost.typical()
+    floor = 2 * (model.active_parameters - model.vocab * model.hidden * 2) * shape.tokens / 1979e12 * 1e9
+    assert floor < cost.step(shape) < 60e9
+    assert len(cost.parts(shape)) >= 7
+
+
+def test_a_split_model_reads_its_share() -> None:
+    model, device = load_model("llama-3.1-70b"), load_device("h100-sxm")
+    one, eight = CostModel.of(model, device), CostModel.of(model, device, tp=8)
+    shape = decoding(16, 2000)
+    assert eight.parts(shape)["linear"].ns < one.parts(shape)["linear"].ns / 5
+    assert eight.geometry.attention[0].decode.kv_heads == 1
+
+
+def test_experts_of_others_are_not_read() -> None:
+    model, device = load_model("qwen3-30b-a3b"), load_device("h100-sxm")
+    shape = decoding(128, 500)
+    alone, shared, fed = (CostModel.of(model, device, ep=ep, dp=dp).parts(shape)["experts"].ns
+                          for ep, dp in ((1, 1), (2, 1), (2, 2)))
+    assert shared < fed < alone
+
+
+def test_latent_cache_is_read_once_for_all_heads() -> None:
+    model = CostModel.of(load_model("deepseek-v3"), load_device("h200-sxm"), tp=8)
+    key = model.geometry.attention[0]
+    assert (key.decode.latent, key.decode.read_bytes_per_token) == (True, 1152)
+    assert (key.prefill.heads, key.prefill.kv_heads, key.prefill.head_dim, key.prefill.value_dim) == (16, 16, 192, 128)
+
+
+def test_formats_are_the_models_unless_told() -> None:
+    device = load_device("h100-sxm")
+    oss = CostModel.of(load_model("gpt-oss-20b"), device).geometry
+    assert {op.dtype for op in oss.linear} == {"bf16"} and oss.experts[0].dtype == "mxfp4"
+    fp8 = CostModel.of(load_model("llama-3.1-8b"), device, weights_dtype="fp8", kv_dtype="fp8_e4m3").geometry
+    assert {op.dtype for op in fp8.linear} == {"fp8"} and fp8.head.dtype == "bf16"
+    assert fp8.attention[0].decode.kv_dtype == "fp8"
