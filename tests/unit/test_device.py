@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -111,6 +112,9 @@ def test_a_sibling_lends_its_ratios_as_datasheet(monkeypatch: pytest.MonkeyPatch
     assert borrowed.tier == "datasheet"
     assert {p.tier for p in borrowed.provenance.values()} == {"datasheet"}
     assert borrowed.facts == load_device("a10").facts
+    own, lent = lender.provenance["test"], borrowed.provenance["test"]
+    assert own.points and lent.points and lent.points.p95 == pytest.approx(math.hypot(own.points.p95, 0.20))
+    assert lent.fallback.nearest and lent.fallback.nearest.p95 > 0.25
 
 
 def test_a_format_without_units_runs_as_bf16() -> None:
