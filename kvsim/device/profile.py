@@ -141,5 +141,5 @@ def _lent(provenance: Provenance, sibling: str) -> Provenance:
     fallback = {name: widened(error) for name, error in provenance.fallback}
     return provenance.model_copy(update={
         "tier": "datasheet", "points": widened(provenance.points) or SIBLING_ERROR, "keys": widened(provenance.keys),
-        "fallback": FallbackErrors.model_construct(**fallback),
+        "fallback": FallbackErrors(**fallback),
         "notes": f"ratios of {sibling} over this device's facts. {provenance.notes}".strip()})
