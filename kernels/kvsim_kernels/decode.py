@@ -74,38 +74,51 @@ def decode_attention(
     checks.tensor("lengths", lengths, [batch], (torch.int32,), cache.device, align=4)
     width, shift, capacity = checks.addressing(cache, block_table, batch)
     group = heads // cache.kv_heads
-    if splits is not None and splits < 1:
-        raise ValueError(f"splits is {splits}; 1 or more is needed")
     chosen = plan(q.dtype, cache.format, head_dim, group, cache.group, kernel)
-    splits = splits or split_count(chosen, batch, cache.kv_heads, group, longest or capacity, multiprocessors(q.device))
+    if splits is None:
+        splits = split_count(chosen, batch, cache.kv_heads, group, longest or capacity, multiprocessors(q.device))
+    elif splits < 1:
+        raise ValueError(f"splits is {splits}; 1 or more is needed")
 
     busy = capturing(q.device)
-    if check_contents and not busy:
-        checks.contents(cache, lengths, block_table, capacity)
     if busy and (out is None or (workspace is None and splits > 1)):
         raise ValueError("give `out` and `workspace` while a CUDA graph is captured: nothing is allocated then")
+    if check_contents and not busy:
+        checks.contents(cache, lengths, block_table, capacity)
     if out is None:
         out = torch.empty_like(q)
     checks.tensor("out", out, [batch, heads, head_dim], (q.dtype,), q.device)
-    rows = batch * heads * splits
-    if workspace is None:
-        workspace = torch.empty(rows * (head_dim + 1) if splits > 1 else 0, dtype=torch.float32, device=q.device)
-    elif splits > 1 and workspace.numel() < rows * (head_dim + 1):
-        raise ValueError(f"workspace has {workspace.numel()} elements; {rows * (head_dim + 1)} are needed")
-    checks.tensor("workspace", workspace, [None], (torch.float32,), q.device)
-    part, lse = workspace[: rows * head_dim], workspace[rows * head_dim :]
+    part = lse = None
+    if splits > 1:
+        size = workspace_size(batch, heads, head_dim, splits)
+        if workspace is None:
+            workspace = torch.empty(size, dtype=torch.float32, device=q.device)
+        checks.tensor("workspace", workspace, [None], (torch.float32,), q.device)
+        if workspace.numel() < size:
+            raise ValueError(f"workspace has {workspace.numel()} elements; {size} are needed for {splits} splits")
+        part, lse = workspace, workspace[batch * heads * splits * head_dim :]
 
-    scale = head_dim**-0.5 if scale is None else scale
-    chunks = -(-group // chosen.heads)
-    chosen.kernel.launch(
-        (splits * chunks, cache.kv_heads, batch),
-        *(out, part, lse, q, cache.keys, cache.values, cache.scales, block_table, lengths),
-        *(width, shift, group, splits, scale * cache.key_scale * log2(e), cache.value_scale),
-        device=q.device,
-    )
+    log2_scale = (
+        (head_dim**-0.5 if scale is None else scale) * cache.key_scale * log2(e)
+    )  # the kernels' softmax is in base 2
+    grid = splits * -(-group // chosen.heads), cache.kv_heads, batch
+    shape = width, shift, group, splits, log2_scale
+    if chosen.kernel.name == "decode_cuda_cores":
+        arguments = (out, part, lse, q, cache.keys, cache.values, block_table, lengths, *shape)
+    else:
+        stored = cache.keys, cache.values, cache.scales
+        arguments = (out, part, lse, q, *stored, block_table, lengths, *shape, cache.value_scale)
+    chosen.kernel.launch(grid, *arguments, device=q.device)
     if splits > 1:
         merge(q.dtype, head_dim).launch((batch * heads,), out, part, lse, splits, device=q.device)
     return out
+
+
+def default_splits(q: torch.Tensor, cache: Cache, longest: int, kernel: Path = "auto") -> int:
+    """The `splits` that `decode_attention` chooses for sequences of up to `longest` tokens."""
+    group = q.shape[1] // cache.kv_heads
+    chosen = plan(q.dtype, cache.format, cache.head_dim, group, cache.group, kernel)
+    return split_count(chosen, q.shape[0], cache.kv_heads, group, longest, multiprocessors(q.device))
 
 
 def workspace_size(batch: int, heads: int, head_dim: int, splits: int) -> int:
@@ -131,11 +144,11 @@ def plan(dtype: torch.dtype, format: Format, head_dim: int, group: int, int4_gro
     if path not in ("auto", "cuda-cores", "tensor-cores"):
         raise ValueError(f"kernel is {path!r}; auto, cuda-cores or tensor-cores is needed")
     query = checks.CPP_TYPES[dtype]
-    types = f"{query}, {STORED.get(format, query)}, {head_dim}"
     if path == "cuda-cores":
+        if format in STORED:
+            raise ValueError(f"a cache of format {format} is decoded on the tensor cores only")
         heads = 1 if group == 1 else 2 if head_dim == 256 else 4
-        kernel = Kernel("decode_cuda_cores.cu", f"decode_cuda_cores<{types}, {heads}, {int4_group or head_dim}>", 128)
-        return Plan(kernel, heads, tokens=16)
+        return Plan(Kernel("decode_cuda_cores.cu", f"decode_cuda_cores<{query}, {head_dim}, {heads}>", 128), heads, 16)
     heads = 16 if group > 8 and head_dim < 256 else 8  # 16 heads of 256 channels are too many registers
     bits = {"bf16": 16, "fp16": 16, "int4": 4}.get(format, 8)
     scales = {"int8": 4, "fp8": 4, "fp8_tensor": 4, "int4": head_dim // (int4_group or head_dim) * 8}.get(format, 0)
@@ -144,6 +157,7 @@ def plan(dtype: torch.dtype, format: Format, head_dim: int, group: int, int4_gro
     stages = min(8, SHARED_BUDGET // (warps * tile))
     groups = head_dim // int4_group if int4_group else 1
     shared = max(warps * stages * tile, warps * heads * (2 + groups + head_dim) * 4)
+    types = f"{query}, {STORED.get(format, query)}, {head_dim}"
     expression = f"decode_tensor_cores<{types}, {heads}, {int4_group or head_dim}, {warps}, {stages}>"
     return Plan(Kernel("decode_tensor_cores.cu", expression, warps * 32, shared), heads, warps * TOKENS)
 
@@ -159,14 +173,10 @@ def kernels() -> Iterator[Kernel]:
     for dtype in checks.FLOATS:
         own: Format = "bf16" if dtype == torch.bfloat16 else "fp16"
         for head_dim in HEAD_SIZES:
-            formats: list[tuple[Format, int]] = [(own, 0), ("int8", 0), ("fp8", 0)]
-            formats += [("int4", group) for group in INT4_GROUPS if head_dim % group == 0]
-            for format, int4_group in formats:
-                paths: tuple[Path, Path] = ("cuda-cores", "tensor-cores")
-                seen |= {
-                    plan(dtype, format, head_dim, group, int4_group, path).kernel
-                    for path in paths
-                    for group in (1, 2, 16)
-                }
+            stored: list[tuple[Format, int]] = [(own, 0), ("int8", 0), ("fp8", 0)]
+            stored += [("int4", size) for size in INT4_GROUPS if head_dim % size == 0]
+            for group in (1, 2, 16):  # one of each chunk of heads that is built
+                seen.add(plan(dtype, own, head_dim, group, 0, "cuda-cores").kernel)
+                seen |= {plan(dtype, format, head_dim, group, size, "tensor-cores").kernel for format, size in stored}
             seen.add(merge(dtype, head_dim))
     yield from sorted(seen, key=lambda kernel: kernel.expression)

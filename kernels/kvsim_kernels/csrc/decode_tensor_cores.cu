@@ -275,12 +275,6 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
             weight += c * weights[r];
             sum += c * (outs[r * D + d] + (SCALING == PER_GROUP ? zeros[r * GROUPS + d / GROUP] : 0.f));
         }
-        sum = weight == 0 ? 0.f : sum / weight * value_scale;                   // NaN stays NaN
-        if (splits == 1) out[(first + h) * D + d] = from_float<T>(sum);
-        else {
-            const i64 at = (first + h) * splits + split;
-            part[at * D + d] = sum;
-            if (d == 0) lse[at] = weight == 0 ? -INF : top + log2_fast(weight);
-        }
+        store_split(out, part, lse, first + h, D, d, split, splits, top, weight, sum * value_scale);
     }
 }

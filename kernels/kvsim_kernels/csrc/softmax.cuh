@@ -1,6 +1,20 @@
-// Online softmax in base 2, shared by the attention kernels.
+// Online softmax in base 2 and split-KV, shared by the attention kernels.
 #pragma once
 #include "device.cuh"
 
 // 2^(x - top), where top may still be -infinity (nothing seen yet): then every x is -infinity or NaN.
 DEVICE float weight_of(float x, float top) { return exp2_fast(x - (top == -INF ? 0.f : top)); }
+
+// Channel d of one row's share of the work: sum is the weighted sum of values, weight the sum of weights, which are
+// relative to 2^top. Alone it is the output, else it goes to decode_merge. Without a token it is 0; NaN stays NaN.
+template <class T> DEVICE void store_split(T* out, float* part, float* lse, i64 row, int D, int d, int split, int splits,
+                                           float top, float weight, float sum) {
+    const float average = weight == 0 ? 0.f : sum / weight;
+    if (splits == 1) {
+        out[row * D + d] = from_float<T>(average);
+    } else {
+        const i64 at = row * splits + split;
+        part[at * D + d] = average;
+        if (d == 0) lse[at] = weight == 0 ? -INF : top + log2_fast(weight);
+    }
+}

@@ -160,6 +160,8 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
             yield case(path, (33, 1), 1, group, 64, bf16, None, 8, 2)
         for block in (8, 16, 32, 64, 128):
             yield case(path, (block - 1, block, block + 1, 3 * block), 1, 8, 128, bf16, None, block, 2)
+        if path == "cuda-cores":
+            continue
         formats: list[tuple[Format, int]] = [
             ("int8", 0),
             ("fp8", 0),
