@@ -29,7 +29,7 @@ architectures a loan is worse than the bare form (A100 to H100: 26 % and 92 %), 
 class DeviceProfile(Frozen):
     """A device's facts and its measured curves, each with its origin and its held-out error."""
 
-    schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
+    schema_version: Annotated[int, Field(alias="schema", strict=True, ge=1)] = SCHEMA
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     name: str
     facts: Facts
@@ -98,21 +98,32 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
 def parse_profile(text: str, where: str) -> DeviceProfile:
     """The text of a profile file → the profile; `where` names the file in messages. Raises InputError."""
     try:
-        version = json.loads(text).get("schema")
-    except (ValueError, AttributeError):
-        raise InputError(f"device profile {where} is not a JSON object") from None
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise InputError(f'device profile {where} has no schema version: it needs "schema": {SCHEMA}')
-    if version > SCHEMA:
-        raise InputError(f"device profile {where} has schema {version}, this kvsim reads up to {SCHEMA}: upgrade kvsim")
-    try:
         profile = DeviceProfile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise InputError(f"device profile {where}: {place}: {first['msg']}{more}") from None
+        raise _explain(error, text, where) from None
+    if "schema_version" not in profile.model_fields_set:
+        raise InputError(f'device profile {where} has no schema version: it needs "schema": {SCHEMA}')
+    if profile.schema_version > SCHEMA:
+        raise _newer(profile.schema_version, where)
     return _with_sibling(profile)
+
+
+def _newer(version: int, where: str) -> InputError:
+    return InputError(f"device profile {where} has schema {version}, this kvsim reads up to {SCHEMA}: upgrade kvsim")
+
+
+def _explain(error: ValidationError, text: str, where: str) -> InputError:
+    """One sentence for a file that does not validate; a newer schema explains whatever else is strange."""
+    try:
+        version = json.loads(text).get("schema")
+    except (ValueError, AttributeError):
+        return InputError(f"device profile {where} is not a JSON object")
+    if isinstance(version, int) and version > SCHEMA:
+        return _newer(version, where)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the file"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return InputError(f"device profile {where}: {place}: {first['msg']}{more}")
 
 
 @lru_cache(maxsize=8)

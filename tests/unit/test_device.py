@@ -50,11 +50,17 @@ def test_one_line_a_curve() -> None:
 def test_a_newer_schema_is_refused() -> None:
     with pytest.raises(InputError, match=f"schema {SCHEMA + 1}.*upgrade"):
         parse_profile(edited({"schema": SCHEMA + 1}), "x.json")
+    with pytest.raises(InputError, match="upgrade"):
+        parse_profile(edited({"schema": SCHEMA + 1, "brand_new": 1}), "x.json")
+    without = {key: value for key, value in json.loads(curved().to_json()).items() if key != "schema"}
+    with pytest.raises(InputError, match="no schema version"):
+        parse_profile(json.dumps(without), "x.json")
 
 
 @pytest.mark.parametrize(("change", "says"), [
-    ({"schema": None}, "no schema version"),
-    ({"schema": True}, "no schema version"),
+    ({"schema": None}, "schema"),
+    ({"schema": True}, "schema"),
+    ({"schema": 0}, "schema"),
     ({"colour": "green"}, "colour"),
     ({"provenance": {}}, "curves refer to sources that provenance does not hold: test"),
     ({"id": "No Spaces"}, "id"),
