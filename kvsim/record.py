@@ -46,9 +46,9 @@ class Recorder:
         self.reasons: list[str] = []
         self.steps = array("q")
         self.timeline = array("q")
-        self.gaps = array("q")
+        self._gaps = array("q")
         """time between tokens, and …"""
-        self.gap_counts = array("q")
+        self._gap_counts = array("q")
         """… how many sequences saw that gap"""
         self.prefill_tokens = 0
         self.decode_tokens = 0
@@ -87,14 +87,21 @@ class Recorder:
         """One stride: `steps` equal-shaped steps in [start, end)."""
         self.steps.extend((start, end, steps, replica, decode, chunks, tokens, attended))
 
-    def gap(self, ns: int, count: int) -> None:
-        self.gaps.append(ns)
-        self.gap_counts.append(count)
+    def gap(self, ns: int) -> None:
+        """One sequence had a token `ns` after the one before."""
+        self._gaps.append(ns)
+        self._gap_counts.append(1)
+
+    def gaps(self, gaps: list[tuple[int, int]]) -> None:
+        """(ns, sequences that saw this gap) pairs."""
+        for ns, count in gaps:
+            self._gaps.append(ns)
+            self._gap_counts.append(count)
 
     def gap_run(self, ns: Int, count: int) -> None:
         """The same `count` sequences saw these gaps one after the other."""
-        self.gaps.frombytes(ns.tobytes())
-        self.gap_counts.extend((count,) * len(ns))
+        self._gaps.frombytes(ns.tobytes())
+        self._gap_counts.extend((count,) * len(ns))
 
     # -- timeline ---------------------------------------------------------------------------------------------------
 
@@ -130,7 +137,7 @@ class Recorder:
 
     def itl(self) -> tuple[Int, Int]:
         """(gaps, counts): the multiset of times between tokens, in the order they happened."""
-        return np.frombuffer(self.gaps, np.int64), np.frombuffer(self.gap_counts, np.int64)
+        return np.frombuffer(self._gaps, np.int64), np.frombuffer(self._gap_counts, np.int64)
 
 
 def _columns(flat: array[int], names: tuple[str, ...]) -> dict[str, Int]:

@@ -72,6 +72,14 @@ class Sequence:
         return f"Sequence(row={self.row}, {self.prompt}+{self.output}, computed={self.computed}, base={self.base})"
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that move over the link to a second tier. `seq` waits for them; None: nobody does."""
+
+    bytes: int
+    seq: Sequence | None = None
+
+
 @dataclass(slots=True)
 class MemoryStats:
     """Where the KV pool's bytes are. `used + reserved + internal + cached + external + free = pool`, always."""
@@ -166,6 +174,18 @@ class Allocator(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken. Slow: for tests."""
+
+    def loads(self, seq: Sequence) -> int:
+        """Tokens of `seq` that a second tier holds: admission brings them in, and `seq` computes nothing until then."""
+        return 0
+
+    def preempting(self, seq: Sequence, tokens: int) -> None:
+        """`seq`, with `tokens` computed, is about to be released unfinished: the chance to swap it out."""
+        return
+
+    def take_transfers(self) -> list[Transfer]:
+        """What has to move over the link to a second tier since the last call, in order."""
+        return []
 
     def take_moved_bytes(self) -> int:
         """Bytes copied inside the device since the last call (growth by copy, compaction); the next step pays."""

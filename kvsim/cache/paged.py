@@ -143,7 +143,7 @@ class Paged(Allocator):
         unusable = (self.blocks - self.usable) * self.block_bytes
         internal = (self._tail + self._prefill_tail) * token_bytes
         allocated = (self.usable - self.free) * self.block_bytes
-        cached = self._cached_blocks() * self.block_bytes
+        cached = (self.free - self.plain_free()) * self.block_bytes
         free = self.free * self.block_bytes
         return MemoryStats(
             pool=self.pool_bytes, used=used, reserved=allocated - used - internal, internal=internal + unusable,
@@ -168,8 +168,9 @@ class Paged(Allocator):
     def _used_tokens(self) -> int:
         return self._prefill_tokens + self._sum_base + self._decoding * self.step
 
-    def _cached_blocks(self) -> int:
-        return 0
+    def plain_free(self) -> int:
+        """Free blocks that hold nothing findable."""
+        return self.free
 
     def _shared_tokens(self) -> int:
         return 0

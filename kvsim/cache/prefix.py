@@ -13,7 +13,7 @@ A 512-token trace block under 16-token cache blocks is one run of 32, not 32 obj
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kvsim.cache.base import Sequence
 from kvsim.cache.paged import Paged
@@ -79,6 +79,8 @@ class PrefixPaged(Paged):
     def __init__(self, *, blocks: int, block_size: int, token_bytes: int, unusable: int = 0) -> None:
         super().__init__(blocks=blocks, block_size=block_size, token_bytes=token_bytes, unusable=unusable)
         self.evicted_blocks = 0
+        self.evicted: Callable[[int, int, int], None] | None = None
+        """told (content id, first block, block after the last) of what is forgotten"""
         self._index: dict[int, list[Run]] = {}
         """content id → its runs, in the order they became findable"""
         self._plain_free = self.usable
@@ -103,7 +105,7 @@ class PrefixPaged(Paged):
         found: list[tuple[Run, int, int]] = []
         at = 0
         index = self._index
-        for id, first, count in self._content(seq):
+        for id, first, count in self.content(seq):
             end = min(first + count, limit)
             while at < end:
                 for run in index.get(id, ()):
@@ -118,7 +120,7 @@ class PrefixPaged(Paged):
                 break
         return found
 
-    def _content(self, seq: Sequence) -> Iterator[Part]:
+    def content(self, seq: Sequence) -> Iterator[Part]:
         """Content ids of all blocks of `seq`; what has no id is private to it."""
         at = 0
         for part in seq.chain or ():
@@ -217,7 +219,7 @@ class PrefixPaged(Paged):
             return
         held.plain -= full - at
         held.findable = full
-        for id, first, count in self._content(seq):
+        for id, first, count in self.content(seq):
             stop = min(first + count, full)
             if at >= stop:
                 continue
@@ -293,6 +295,8 @@ class PrefixPaged(Paged):
                 self._plain_free -= part
             else:
                 self.evicted_blocks += part
+                if self.evicted is not None:
+                    self.evicted(run.id, run.hi - part, run.hi)
             if part == size:
                 self._remove(run)
                 if run.id != PLAIN:
@@ -306,8 +310,8 @@ class PrefixPaged(Paged):
 
     # -- what it looks like -----------------------------------------------------------------------------------------
 
-    def _cached_blocks(self) -> int:
-        return self.free - self._plain_free
+    def plain_free(self) -> int:
+        return self._plain_free
 
     def _used_tokens(self) -> int:
         return super()._used_tokens() - self._saved_blocks * self.block_size

@@ -100,6 +100,10 @@ class DecodeSet:
         self.sequences: set[Sequence] = set()
         self.latest = -1
         """the latest admission among all that ever joined"""
+        self._token_ns = -1
+        """when all that decoded in the latest step had their token"""
+        self._tokens_at: dict[int, int] = {}
+        """when sequences had their latest token → how many; all but those that just joined had it together"""
         self.groups = tuple(Lengths(window) for window in windows)
         self._windowed = tuple(group for group in self.groups if group.window)
         self._finish: dict[int, list[Sequence]] = {}
@@ -113,6 +117,7 @@ class DecodeSet:
         seq.decoding = True
         self.sequences.add(seq)
         self.latest = max(self.latest, seq.admitted)
+        self._tokens_at[seq.last_token_ns] = self._tokens_at.get(seq.last_token_ns, 0) + 1
         for group in self.groups:
             group.join(seq, self.step)
         step = seq.prompt + seq.output - 1 - seq.base
@@ -128,6 +133,8 @@ class DecodeSet:
         seq.computed = seq.base + self.step
         seq.generated = seq.computed + 1 - seq.prompt
         seq.decoding = False
+        seq.last_token_ns = max(seq.last_token_ns, self._token_ns)
+        self._tokens_at[seq.last_token_ns] -= 1
         self.sequences.remove(seq)
         for group in self.groups:
             group.leave(seq, self.step)
@@ -135,6 +142,13 @@ class DecodeSet:
         bucket = self._finish.get(step)
         if bucket is not None:
             bucket.remove(seq)
+
+    def gaps(self, now: int, last: int) -> list[tuple[int, int]]:
+        """Every sequence has a token at `now` (and more until `last`): (time since its one before, how many)."""
+        gaps = [(now - before, count) for before, count in self._tokens_at.items() if count]
+        self._token_ns = last
+        self._tokens_at = {last: len(self.sequences)}
+        return gaps
 
     def horizon(self) -> int:
         """Steps until the next completion, or until a sequence reaches a window."""

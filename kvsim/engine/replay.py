@@ -8,6 +8,7 @@ import simpy
 
 from kvsim.cache.base import Allocator, Sequence
 from kvsim.cache.prefix import Part
+from kvsim.cache.tier import NO_TIER, Tier
 from kvsim.engine.arrivals import Arrivals
 from kvsim.engine.decode_set import NEVER
 from kvsim.engine.replica import Replica, StepCost
@@ -86,6 +87,7 @@ def replay(
     windows: tuple[int, ...] = (0,),
     max_model_len: int = NEVER,
     chains: Chains | None = None,
+    tier: Tier = NO_TIER,
     max_stride: int = NEVER,
     progress: Callable[[int], None] | None = None,
     watch: Callable[[Replica, Plan], None] | None = None,
@@ -97,7 +99,7 @@ def replay(
     env = simpy.Environment(0)
     replica = Replica(
         env, scheduler=scheduler, limits=limits, kv=kv, cost=cost, windows=windows, source=source, recorder=recorder,
-        max_stride=max_stride, watch=watch,
+        tier=tier, max_stride=max_stride, watch=watch,
     )
     env.process(replica.run())
     env.run()

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from kvsim.cache.base import Allocator, Sequence
 from kvsim.cost.shape import StepShape
+from kvsim.cache.tier import NO_TIER, Tier
 from kvsim.engine.decode_set import NEVER, DecodeSet
+from kvsim.engine.link import Link
 from kvsim.record import Recorder
 from kvsim.sched.base import Limits, Plan, Scheduler, State, admission
 
@@ -69,6 +71,7 @@ class Replica:
         windows: tuple[int, ...],
         source: Source,
         recorder: Recorder,
+        tier: Tier = NO_TIER,
         max_stride: int = NEVER,
         index: int = 0,
         watch: Callable[[Replica, Plan], None] | None = None,
@@ -84,35 +87,74 @@ class Replica:
         self.index = index
         self.decode = DecodeSet(windows)
         self.state = State(self.decode, kv, limits, max_stride)
+        self.link = Link(env, tier)
+        self._ready: list[Sequence] = []
+        """their tokens have come over the link since the latest step began"""
+        self._wake: simpy.Event | None = None
+        """what a stride that may be cut short waits for"""
         self._watch = watch
-        self._last_tokens: dict[int, int] = {}
-        """when decoding sequences had their latest token → how many of them"""
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         env, state, source = self.env, self.state, self.source
         while True:
             self._arrivals(int(env.now))
+            self._resume()
             plan = self.scheduler.plan(state)
             if self._watch is not None:
                 self._watch(self, plan)
+            for transfer in self.kv.take_transfers():
+                self.link.send(transfer.bytes, self._arrival_of(transfer.seq))
             if plan.chunks or (plan.steps and not self.kv.chunkable):
                 yield from self._one_step(plan)
             elif plan.steps:
                 yield from self._stride(plan)
-            elif len(state.waiting) and not plan.preempted and not state.running():
+            elif len(state.waiting) and not plan.admitted and not plan.preempted and not state.running():
                 source.refused(state.waiting.pop(), "never_fits")  # alone, and still no room
                 state.blocked = False
             elif not plan.preempted:
-                until = source.next_ns()
-                if until < NEVER:
-                    self._sample(until - 1)
-                    yield env.timeout(until - int(env.now))
-                else:
-                    event = source.wait()
-                    if event is None:
-                        return
-                    yield event
-                    self._sample(int(env.now) - 1)
+                event = self._idle()
+                if event is None:
+                    return
+                yield event
+                self._sample(int(env.now) - 1)
+
+    def _idle(self) -> simpy.Event | None:
+        """What to wait for when nothing can run; None: nothing will come."""
+        until = self.source.next_ns()
+        known = self.env.timeout(until - int(self.env.now)) if until < NEVER else None
+        if not self.state.loading:
+            return known or self.source.wait()
+        self._wake = self.env.event()
+        return known | self._wake if known else self._wake
+
+    # -- a second tier ----------------------------------------------------------------------------------------------
+
+    def _arrival_of(self, seq: Sequence | None) -> Callable[[], None] | None:
+        """What to do when a transfer is over."""
+        if seq is None:
+            return None
+
+        def arrived() -> None:
+            self._ready.append(seq)
+            if self._wake is not None and not self._wake.triggered:
+                self._wake.succeed()
+
+        return arrived
+
+    def _resume(self) -> None:
+        """Sequences whose tokens have arrived run on: with the rest of their prompt, or with their next token."""
+        for seq in self._ready:
+            self.state.loading -= 1
+            self.state.run(seq)
+            if seq.generated and seq.pending == 1:
+                self.state.partial.remove(seq)
+                self._join(seq)
+        self._ready.clear()
+
+    def _join(self, seq: Sequence) -> None:
+        seq.base = seq.computed - self.decode.step
+        self.kv.join(seq)
+        self.decode.join(seq)
 
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +255,7 @@ class Replica:
         record.step(start, now, 1, self.index, shape.decode, len(shape.chunks), tokens, attended)
         done: list[Sequence] = []
         if plan.steps:
-            self._gaps(now)
+            record.gaps(decode.gaps(now, now))
             done += decode.advance(1)
         if now >= record.next_sample:
             self._sample(now)
@@ -239,15 +281,12 @@ class Replica:
                 if seq.generated == 1:
                     record.first_token_ns[seq.row] = now
                 else:
-                    record.gap(now - seq.last_token_ns, 1)
+                    record.gap(now - seq.last_token_ns)
                 seq.last_token_ns = now
             if seq.generated >= seq.output:
                 done.append(seq)
             else:
-                seq.base = seq.computed - self.decode.step
-                self.kv.join(seq)
-                self.decode.join(seq)
-                self._last_tokens[now] = self._last_tokens.get(now, 0) + 1
+                self._join(seq)
         self.state.partial = [seq for seq in self.state.partial if seq not in sampled]
         return done
 
@@ -272,13 +311,22 @@ class Replica:
             ends = start + np.cumsum(self.cost.decode_run(shape, steps))
             steps = min(steps, int(np.searchsorted(ends, until)) + 1)
             end = int(ends[steps - 1])
-        yield self.env.timeout(end - start)
+        if self.state.loading and ends is not None:
+            self._wake = self.env.event()
+            yield self.env.timeout(end - start) | self._wake
+            now = int(self.env.now)
+            if now < end:  # cut short: the step in flight runs to its end, the rest never began
+                steps = int(np.searchsorted(ends, now)) + 1
+                end = int(ends[steps - 1])
+                yield self.env.timeout(end - now)
+        else:
+            yield self.env.timeout(end - start)
         n = len(self.decode)
         record.engine_steps += steps
         record.decode_tokens += n * steps
         record.step(start, end, steps, self.index, n, 0, 0, shape.attended[0])
         if ends is None:
-            self._gaps(end)
+            record.gaps(self.decode.gaps(end, end))
             done = self.decode.advance(1)
             if end >= record.next_sample:
                 self._sample(end)
@@ -289,9 +337,8 @@ class Replica:
     def _commit(self, start: int, ends: Int, taken: int) -> list[Sequence]:
         """Decode steps from `start` on that end at `ends` have happened; the cache knows of `taken` of them."""
         record, steps = self.record, len(ends)
-        self._gaps(int(ends[0]))
+        record.gaps(self.decode.gaps(int(ends[0]), int(ends[-1])))
         record.gap_run(np.diff(ends), len(self.decode))
-        self._last_tokens = {int(ends[-1]): len(self.decode)}
         at = 0
         while record.next_sample <= ends[-1]:  # move to the step that reaches the grid time, and look
             reach = int(np.searchsorted(ends, record.next_sample)) + 1
@@ -307,12 +354,6 @@ class Replica:
 
     # -- results ----------------------------------------------------------------------------------------------------
 
-    def _gaps(self, now: int) -> None:
-        """Every decoding sequence has a token at `now`: note the time since its latest one."""
-        for last, count in self._last_tokens.items():
-            self.record.gap(now - last, count)
-        self._last_tokens = {now: len(self.decode)}
-
     def _finish(self, done: list[Sequence], now: int) -> None:
         if not done:
             return
@@ -321,7 +362,6 @@ class Replica:
         state, kv = self.state, self.kv
         for seq in done:
             if seq.decoding:
-                self._last_tokens[now] -= 1
                 self.decode.leave(seq)
                 kv.leave(seq)
             if self.scheduler.holds_batch:

@@ -107,7 +107,7 @@ class Plan:
 class State:
     """What a replica's scheduler looks at."""
 
-    __slots__ = ("admissions", "blocked", "decode", "kv", "limits", "lingering", "max_stride", "partial", "waiting")
+    __slots__ = ("admissions", "blocked", "decode", "kv", "limits", "lingering", "loading", "max_stride", "partial", "waiting")
 
     def __init__(self, decode: DecodingSet, kv: Allocator, limits: Limits, max_stride: int) -> None:
         self.decode = decode
@@ -119,6 +119,8 @@ class State:
         """running sequences that are not in the decode set, by order of admission"""
         self.lingering: list[Sequence] = []
         """done, but still in their batch (static batching)"""
+        self.loading = 0
+        """admitted sequences whose tokens are still on their way from a second tier"""
         self.admissions = 0
         self.blocked = False
         """the head of the queue cannot be admitted until something is given back"""
@@ -132,28 +134,40 @@ class State:
         return self.max_stride
 
     def running(self) -> int:
-        return len(self.decode) + len(self.partial) + len(self.lingering)
+        return len(self.decode) + len(self.partial) + len(self.lingering) + self.loading
 
-    def admit(self, tokens: int, ensure: int, plan: Plan) -> bool:
-        """Try to admit the head of the queue with `tokens` beyond its cached prefix."""
+    def admit(self, tokens: int, ensure: int, plan: Plan) -> int | None:
+        """Try to admit the head of the queue with `tokens` beyond its cached prefix; the tokens planned, None if it
+        does not fit. Where a second tier holds a part of the prefix that is fetched first, and nothing planned."""
         seq = self.waiting.head()
+        loads = self.kv.loads(seq)
+        if loads:
+            tokens = 0
         if not self.kv.admit(seq, tokens, ensure):
             self.blocked = True
-            return False
+            return None
         self.waiting.pop()
+        plan.admitted.append(seq)
+        if loads:
+            self.loading += 1
+        else:
+            self.run(seq)
+            plan.chunks.append((seq, tokens, seq.computed))
+            seq.computed += tokens
+        return tokens
+
+    def run(self, seq: Sequence) -> None:
+        """`seq` is the latest of the running sequences."""
         self.admissions += 1
         seq.admitted = self.admissions
-        plan.admitted.append(seq)
-        plan.chunks.append((seq, tokens, seq.computed))
-        seq.computed += tokens
         self.partial.append(seq)
-        return True
 
     def preempt(self, seq: Sequence, plan: Plan, planned: int = 0) -> None:
         """Take all memory from a running `seq` that is not in the decode set; it will start again (recompute).
 
         `planned` of its tokens were to be computed in the coming step and now are not.
         """
+        self.kv.preempting(seq, seq.computed - planned)
         self.kv.release(seq, finished=False)
         seq.preemptions += 1
         seq.peak = max(seq.peak, seq.computed - planned)

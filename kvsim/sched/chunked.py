@@ -125,6 +125,7 @@ def _admit(state: State, plan: Plan, budget: int) -> None:
             want = min(want, chunk, budget)
         elif want > budget and plan.chunks:
             return
-        if not state.admit(want, seq.tokens if state.limits.whole_prompt else 0, plan):
+        planned = state.admit(want, seq.tokens if state.limits.whole_prompt else 0, plan)
+        if planned is None:
             return
-        budget -= min(want, budget)
+        budget -= min(planned, budget)

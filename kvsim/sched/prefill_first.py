@@ -24,14 +24,24 @@ class PrefillFirst(Scheduler):
 def admit_prompts(state: State, plan: Plan) -> None:
     """Whole prompts from the head of the queue, within the token budget; one longer than the budget runs alone."""
     budget = state.limits.tokens
+    for seq in list(state.partial):  # their prefix has arrived from a second tier
+        want = seq.pending
+        if not state.kv.grow(seq, want):
+            state.partial.remove(seq)
+            state.preempt(seq, plan)
+            continue
+        plan.chunks.append((seq, want, seq.computed))
+        seq.computed += want
+        budget -= want
     while len(state.waiting) and not state.blocked and state.running() < state.limits.sequences:
         seq = state.waiting.head()
         want = seq.tokens - state.kv.match(seq)
         if want > budget and plan.chunks:
             return
-        if not state.admit(want, 0, plan):
+        planned = state.admit(want, 0, plan)
+        if planned is None:
             return
-        budget -= want
+        budget -= planned
 
 
 def decode_all(state: State, plan: Plan) -> None:

@@ -14,11 +14,12 @@ class Static(Scheduler):
 
     def plan(self, state: State) -> Plan:
         plan = Plan()
-        if not len(state.decode) and not state.partial:
-            for seq in state.lingering:
-                state.kv.release(seq, finished=True)
-            state.lingering.clear()
-            state.blocked = False
+        if not len(state.decode) and not state.loading:
+            if not state.partial:
+                for seq in state.lingering:
+                    state.kv.release(seq, finished=True)
+                state.lingering.clear()
+                state.blocked = False
             admit_prompts(state, plan)
         if not plan.chunks:
             decode_all(state, plan)

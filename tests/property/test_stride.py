@@ -18,6 +18,8 @@ from kvsim.cache.prefix import PrefixPaged
 from kvsim.cache.reserve import Reserve
 from kvsim.cache.retained import Retained
 from kvsim.cache.retention import parse_retention
+from kvsim.cache.tier import Tier
+from kvsim.cache.tiered import Tiered
 from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER
 from kvsim.engine.replay import replay
@@ -55,6 +57,10 @@ def layout(name: str, tokens: int, max_len: int) -> Allocator:
         case "hybrid" | "hybrid-prefix":
             return Hybrid(blocks=2 * tokens // 16, block_size=16, token_bytes=TOKEN // 2, windows=(0, 40),
                           prefix=name == "hybrid-prefix")
+    if name == "swap":
+        return Tiered(layout("paged", tokens, max_len), TIER, swap=True)
+    if name == "offload":
+        return Tiered(layout("paged-prefix", tokens, max_len), TIER, swap=True)
     if name in RETENTIONS:
         return Retained(blocks=tokens // 16, block_size=16, token_bytes=TOKEN, retention=parse_retention(RETENTIONS[name]))
     raise AssertionError(name)
@@ -89,7 +95,17 @@ def facts(record: Recorder) -> dict:
 
 RETENTIONS = {"window": "window:sinks=4,recent=60", "h2o": "heavy_hitter:budget=50,recent=20",
               "snapkv": "snapkv:budget=40,observe=8"}
-LAYOUTS = [*RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix"]
+def check_gaps(trace: Trace, record: Recorder) -> None:
+    """Every pair of neighbouring tokens of every completed request is one gap, and the gaps add up to its time."""
+    columns = record.request_columns()
+    done = (columns["status"] == 0) & (trace.output_tokens > 0)
+    gaps, counts = record.itl()
+    assert counts.sum() == (trace.output_tokens[done] - 1).sum()
+    assert (gaps * counts).sum() == (columns["last_token_ns"] - columns["first_token_ns"])[done].sum()
+
+
+TIER = Tier(400 * TOKEN, 2 * 10**9, 7001)
+LAYOUTS = [*RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix", "swap", "offload"]
 
 
 @pytest.mark.parametrize("scheduler", ["chunked", "prefill-first", "static"])
@@ -110,9 +126,10 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
         for stride in (1, 7, NEVER):
             kv = layout(name, tokens, longest)
             record = replay(trace, scheduler=SCHEDULERS.get(scheduler)(), limits=limits, kv=kv, cost=LinearCost(),
-                            windows=windows, chains=chains.__getitem__, max_stride=stride)
+                            windows=windows, chains=chains.__getitem__, max_stride=stride, tier=TIER)
             kv.check()
             runs[stride] = facts(record)
+            check_gaps(trace, record)
             assert kv.stats().used == 0
         for stride in (7, NEVER):
             for key, value in runs[1].items():
