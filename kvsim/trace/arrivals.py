@@ -13,6 +13,7 @@ from kvsim.trace.types import Int
 from kvsim.units import NS_PER_S
 
 Float = NDArray[np.float64]
+_MAX_S = 100 * 365 * 86_400
 KINDS = {
     "poisson": "poisson:RATE",
     "gamma": "gamma:RATE:CV",
@@ -56,6 +57,8 @@ class Arrivals:
             at = _with_silences(np.cumsum(exponential(rng, n)) / busy_rate, self.on_s, self.off_s, rng)
         else:
             at = np.cumsum(exponential(rng, n)) / self.rate
+        if len(at) and at[-1] > _MAX_S:
+            raise InputError(f"{n} arrivals at {self.rate:g} per second take longer than a century: raise the rate")
         return np.rint(at * NS_PER_S).astype(np.int64)
 
     def at_rate(self, rate: float) -> Arrivals:

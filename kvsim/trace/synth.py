@@ -9,7 +9,6 @@ import numpy as np
 
 from kvsim.errors import InputError
 from kvsim.registry import unknown
-from kvsim.trace import transform
 from kvsim.trace.arrivals import Arrivals, parse_arrivals
 from kvsim.trace.build import MAX_TOKENS, Rows, finish
 from kvsim.trace.chain import Blocks
@@ -18,6 +17,7 @@ from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_MS, NS_PER_S, NS_PER_US, parse_duration_ns
 
 PREFIX = "synth:"
+_REQUESTS = 1000
 _LONGEST_S = 30 * 86_400  # no think time is longer than a month
 _EXPECTED_S_PER_TOKEN = 0.03
 """How long answers are expected to take, for the recorded arrivals of follow-ups: about the median of the Claude Code
@@ -103,30 +103,31 @@ def generate(spec: SynthSpec) -> Trace:
     arrival = (begins[session] + since - since[first][session]) // NS_PER_US * NS_PER_US
 
     kind = (rng.random(len(begins)) * spec.system_prompts).astype(np.int64)
-    kept = end <= spec.max_context
-    rows = np.flatnonzero(kept)
-    position = np.cumsum(kept) - 1
+    rows = np.flatnonzero(end <= spec.max_context)  # a conversation only grows: what follows is cut too
+    if spec.duration_s is not None:
+        rows = rows[arrival[rows] < spec.duration_s * NS_PER_S]
+    else:
+        rows = np.sort(rows[np.lexsort((turn[rows], arrival[rows]))[: spec.requests or _REQUESTS]])
+    position = np.full(n, -1, np.int64)
+    position[rows] = np.arange(len(rows))
     made = Rows(
         arrival[rows],
         prompt[rows],
         output[rows],
         session=session[rows] if spec.turns > 1 else None,
-        parent=np.where(turn[rows] > 0, position[rows] - 1, -1),
+        parent=np.where(turn[rows] > 0, position[rows - 1], -1),
         think_ns=think[rows],
         blocks=_blocks(spec, rows, turn, prompt, end, kind[session]),
         notes=[f"synthetic ({spec.name}, seed {spec.seed}): {spec.source}"],
     )
-    trace = finish(made, spec.name, "synthetic", clock=False)
-    if spec.duration_s is not None:
-        return transform.slice_time(trace, 0, max(1, round(spec.duration_s * NS_PER_S)))
-    return transform.limit(trace, spec.requests or 1000)
+    return finish(made, spec.name, "synthetic", clock=False)
 
 
 def _beginnings(spec: SynthSpec, rng: np.random.Generator) -> Int:
     """When conversations begin. As many as requests are asked for: no later one can be among the first so many."""
     process = spec.arrivals.at_rate(spec.arrivals.rate / spec.turns)
     if spec.duration_s is None:
-        return process.times(spec.requests or 1000, rng)
+        return process.times(spec.requests or _REQUESTS, rng)
     n = int(process.rate * spec.duration_s * 1.5) + 64
     while True:
         since: Int = process.times(n, rng)

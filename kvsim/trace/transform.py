@@ -12,13 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import InputError
+from kvsim.trace.build import MAX_TOKENS
 from kvsim.trace.types import Int, Trace
-from kvsim.units import seconds
+from kvsim.units import NS_PER_S, seconds
+
+_MAX_NS = 100 * 365 * 86_400 * NS_PER_S
 
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """`factor` times the rate: the time between the beginnings of conversations is divided by it."""
     _positive(factor, "rate scale")
+    if len(trace) and trace.arrival_ns.max() / factor > _MAX_NS:
+        raise InputError(f"rate scale is {factor:g}: the trace would take longer than a century")
     moved = np.rint(trace.arrival_ns / factor).astype(np.int64)
     roots = trace.parent < 0
     if not roots.all():
@@ -116,6 +121,9 @@ def scale_lengths(trace: Trace, factor: float) -> Trace:
         longer: Int = np.rint(tokens * factor).astype(np.int64)
         return np.maximum(longer, np.minimum(tokens, 1))
 
+    longest = max(trace.prompt_tokens.max(initial=0), trace.output_tokens.max(initial=0)) * factor
+    if longest > MAX_TOKENS:
+        raise InputError(f"length scale is {factor:g}: a request would have {longest:.3g} tokens, 10⁹ is the most")
     prompt, output = scaled(trace.prompt_tokens), scaled(trace.output_tokens)
     columns: dict[str, object] = {"prompt_tokens": prompt, "output_tokens": output}
     if trace.has_ids:

@@ -143,6 +143,16 @@ def test_rates_and_scales_that_are_none(bad: float) -> None:
             change(trace, bad)
 
 
+def test_scales_without_measure() -> None:
+    trace = generate(SynthSpec(requests=3))
+    with pytest.raises(InputError, match="longer than a century"):
+        transform.scale_rate(trace, 1e-12)
+    with pytest.raises(InputError, match="10⁹ is the most"):
+        transform.scale_lengths(trace, 1e9)
+    with pytest.raises(InputError, match="longer than a century"):
+        generate(SynthSpec(requests=3, arrivals=Arrivals(rate=1e-12)))
+
+
 def test_counts_that_are_none() -> None:
     trace = generate(SynthSpec(requests=3))
     for change in (transform.limit, transform.repeat):
