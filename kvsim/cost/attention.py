@@ -13,7 +13,7 @@ from kvsim.cost.geometry import Attention
 from kvsim.cost.line import Floats, Line, between, interpolate
 from kvsim.cost.lookup import decode_blend, mixed_blend, prefill_blend
 from kvsim.device import DeviceProfile, MixedCurve, Ragged, SkewTable
-from kvsim.device.forms import decode_coefficients, pairs, prefill_ns, prefill_work
+from kvsim.device.forms import causal_pairs, decode_coefficients, prefill_ns, prefill_work
 
 Chunks = tuple[tuple[int, int], ...]
 
@@ -149,10 +149,10 @@ class GroupAttention:
 def _extent(group: GroupAttention, chunks: Chunks) -> tuple[int, float]:
     """(tokens computed, attended tokens a computed token): the axes of a prefill table."""
     key = group.group.prefill
-    tokens, attended = 0, 0.0
+    tokens = attended = 0
     for chunk, context in chunks:
         tokens += chunk
-        attended += pairs(key, chunk, context) if key.kernel == "flash" else chunk * (context + (chunk + 1) / 2)
+        attended += causal_pairs(chunk, context, key.window)
     return tokens, attended / tokens
 
 

@@ -81,17 +81,15 @@ def decode_coefficients(form: DecodeForm, key: AttentionKey, facts: Facts, n: Nu
     return fixed, maximum(by_bytes, by_flops)
 
 
-def pairs(key: AttentionKey, tokens: Number, context: Number, tile: int = 1,
-          maximum: Callable[..., Any] = max) -> Number:
-    """(query, key) pairs of a chunk of `tokens` queries behind `context` cached tokens, causal, within the window;
-    queries padded to `tile`. The naive kernel computes the whole rectangle."""
+def causal_pairs(tokens: Number, context: Number, window: int = 0, tile: int = 1,
+                 maximum: Callable[..., Any] = max) -> Number:
+    """(query, key) pairs of a chunk of `tokens` queries behind `context` cached tokens: each query meets its own key and
+    those before it, at most `window` of them (0: no limit). Queries are padded to `tile`."""
     padded = -(-tokens // tile) * tile
-    if key.kernel == "naive":
-        return padded * (context + padded)
     total = padded * context + padded * (padded + tile) // 2
-    if key.window:
-        hidden = maximum(context + tokens - key.window, 0)
-        before = maximum(context - key.window, 0)
+    if window:
+        hidden = maximum(context + tokens - window, 0)
+        before = maximum(context - window, 0)
         total = total - (hidden * (hidden + 1) - before * (before + 1)) // 2
     return total
 
@@ -99,13 +97,12 @@ def pairs(key: AttentionKey, tokens: Number, context: Number, tile: int = 1,
 def prefill_work(form: PrefillForm, key: AttentionKey, tokens: Number, context: Number,
                  maximum: Callable[..., Any] = max) -> tuple[Number, Number]:
     """(FLOPs, bytes) of one chunk; a step's chunks add up."""
-    work = pairs(key, tokens, context, form.tile, maximum)
-    flops = work * key.flops_per_pair
     bytes_ = (tokens * (key.heads * (key.head_dim + key.value_dim) * ACTIVATION_BYTES)
               + (context + tokens) * key.read_bytes_per_token)
-    if key.kernel == "naive":  # the S × S scores go out, in and out of the softmax, and in again
-        bytes_ = bytes_ + 4 * ACTIVATION_BYTES * key.heads * tokens * (context + tokens)
-    return flops, bytes_
+    if key.kernel == "naive":  # the whole rectangle; its scores go out, in and out of the softmax, and in again
+        rectangle = tokens * (context + tokens)
+        return rectangle * key.flops_per_pair, bytes_ + 4 * ACTIVATION_BYTES * key.heads * rectangle
+    return causal_pairs(tokens, context, key.window, form.tile, maximum) * key.flops_per_pair, bytes_
 
 
 def prefill_ns(form: PrefillForm, facts: Facts, chunks: Number, flops: Number, bytes_: Number,

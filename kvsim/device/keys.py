@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -45,12 +46,12 @@ class AttentionKey(Frozen):
             return {**data, "value_dim": data.get("head_dim", 0)}
         return data
 
-    @property
+    @cached_property
     def read_bytes_per_token(self) -> int:
         """bytes of K and V that a cached token holds in one layer, all KV heads of this device, scales included"""
         return kv_bytes(self.kv_dtype, self.kv_heads, self.head_dim, self.value_dim, self.latent)
 
-    @property
+    @cached_property
     def flops_per_pair(self) -> int:
         """FLOPs for one query token against one key token, all heads of this device"""
         return 2 * self.heads * (self.head_dim + self.value_dim)
