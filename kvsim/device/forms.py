@@ -83,8 +83,8 @@ def decode_coefficients(form: DecodeForm, key: AttentionKey, facts: Facts, n: Nu
 
 def causal_pairs(tokens: Number, context: Number, window: int = 0, tile: int = 1,
                  maximum: Callable[..., Any] = max) -> Number:
-    """(query, key) pairs of a chunk of `tokens` queries behind `context` cached tokens: each query meets its own key and
-    those before it, at most `window` of them (0: no limit). Queries are padded to `tile`."""
+    """(query, key) pairs of a chunk of `tokens` queries behind `context` cached tokens: each query meets its own
+    key and those before it, at most `window` of them (0: no limit). Queries are padded to `tile`."""
     padded = -(-tokens // tile) * tile
     total = padded * context + padded * (padded + tile) // 2
     if window:
