@@ -7,7 +7,6 @@ After the name, `?key=value&key=value` says more, wherever a trace is accepted: 
 from __future__ import annotations
 
 import difflib
-from importlib.resources import files
 from pathlib import Path
 
 from kvsim.errors import InputError
@@ -150,6 +149,8 @@ def _duration(said: dict[str, str], key: str) -> int | None:
 
 def _sample() -> Source:
     """The bundled hour of chat traffic (kvsim/data/samples)."""
+    from importlib.resources import files
+
     place = files("kvsim") / "data" / "samples" / "chat-hour.csv.gz"
     data = place.read_bytes()
     return Source("sample", (Member("sample", "chat-hour.csv", lambda n: data if n < 0 else data[:n]),), single=True)
