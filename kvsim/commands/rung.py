@@ -1,0 +1,66 @@
+"""What the subcommands of `kvsim validate` share: printing a Report, and the exit code it means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.commands.output import show, show_json
+
+if TYPE_CHECKING:
+    from kvsim.validate.report import Report
+
+MOST_ROWS = 40
+"""rows that are printed; --json has them all"""
+
+
+def answer(report: Report, as_json: bool) -> int:
+    """Print the report; 1 where a goal is missed, else 0."""
+    missed = report.missed()
+    if as_json:
+        show_json(report.to_json())
+    else:
+        _print(report, missed)
+    return 1 if missed else 0
+
+
+def _print(report: Report, missed: list[str]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    groups = Table("group", "cases", "median", "p90", "p95", "bias", "in interval", box=box.SIMPLE,
+                   title=f"validate {report.rung}: relative errors", title_justify="left")  # fmt: skip
+    for column in groups.columns[1:]:
+        column.justify = "right"
+    for name, found in report.groups().items():
+        groups.add_row(name, str(found["cases"]), *(_percent(found[key], key == "bias") for key in (
+            "median_abs", "p90_abs", "p95_abs", "bias", "coverage90")))  # fmt: skip
+    rows = Table("case", "metric", "predicted", "true", "error", "assumed or noted", box=None, pad_edge=False,
+                 padding=(0, 2, 0, 0))  # fmt: skip
+    for column in rows.columns[:5]:
+        column.no_wrap = True
+    for column in rows.columns[2:5]:
+        column.justify = "right"
+    worst = sorted(report.rows, key=lambda row: -abs(row.error))[:MOST_ROWS]
+    for row in worst if len(report.rows) > MOST_ROWS else report.rows:
+        colour = "red" if row.inside is False else ""  # the truth lies outside the interval
+        rows.add_row(row.id, row.metric, _number(row.predicted), _number(row.true), _percent(row.error, True),
+                     row.note, style=colour)  # fmt: skip
+    show(rows)
+    if len(report.rows) > MOST_ROWS:
+        show(f"the {MOST_ROWS} largest errors of {len(report.rows)}; --json has all\n")
+    show(groups)
+    for reason, number in report.skipped.items():
+        show(f"skipped {number}: {reason}")
+    for goal in report.goals:
+        reached = next((text for text in missed if text.startswith(str(goal))), None)
+        show(f"[red]missed[/]  {reached}" if reached else f"[green]met[/]     {goal}")
+
+
+def _percent(value: float | int | None, signed: bool = False) -> str:
+    return "–" if value is None else f"{100 * value:{'+' if signed else ''}.2f} %"
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 1e7:
+        return f"{value / 1e9:.4g} G"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"

@@ -1,0 +1,26 @@
+"""`kvsim validate`: how far off are the predictions? One subcommand a rung of the ladder of fidelity.
+
+A rung is a module `kvsim.commands.validate_<rung>` with a function `command`; it is added to the list below.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from kvsim.commands import validate_memory
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    help="How far off the predictions are, against true values. Exit 1 where a goal is missed.\n\n"
+    "Example: kvsim validate memory cases.jsonl",
+)
+
+
+@app.callback()
+def _rungs() -> None:
+    """Keeps `kvsim validate memory` a subcommand, however few there are."""
+
+
+app.command("memory")(validate_memory.command)

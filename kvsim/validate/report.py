@@ -1,0 +1,110 @@
+"""The answer of every rung: rows of predicted against true, and their errors by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One prediction, in the unit of the truth."""
+
+    id: str
+    group: str
+    metric: str
+    predicted: float
+    true: float
+    interval: tuple[float, float] | None = None
+    """90 % interval of the prediction"""
+    note: str = ""
+    """what was assumed"""
+    rounding: float = 0.0
+    """half a unit of the truth's last digit: a smaller difference is none"""
+
+    @property
+    def error(self) -> float:
+        """Relative, signed."""
+        return self.predicted / self.true - 1
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the interval holds the truth; None without an interval."""
+        if self.interval is None:
+            return None
+        return self.interval[0] - self.rounding <= self.true <= self.interval[1] + self.rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on one statistic of one group (`""`: of all rows): `value` ≤ bound, coverage ≥ bound."""
+
+    group: str
+    statistic: str
+    bound: float
+
+    def __str__(self) -> str:
+        word = "≥" if self.statistic == "coverage90" else "≤"
+        return f"{self.group or 'all'}: {self.statistic} {word} {self.bound:.3g}"
+
+
+@dataclass(slots=True)
+class Report:
+    """A rung's rows, what was skipped and why, and whether its goals are met."""
+
+    rung: str
+    rows: list[Row]
+    skipped: dict[str, int] = field(default_factory=dict)
+    goals: Sequence[Goal] = ()
+
+    def missed(self) -> list[str]:
+        """The goals that are not met, in words with what was reached."""
+        found = []
+        for goal in self.goals:
+            rows = [row for row in self.rows if not goal.group or row.group == goal.group]
+            value = statistics(rows).get(goal.statistic)
+            if value is None:
+                continue
+            met = value >= goal.bound if goal.statistic == "coverage90" else abs(value) <= goal.bound
+            if not met:
+                found.append(f"{goal}, reached {value:.3g}")
+        return found
+
+    def groups(self) -> dict[str, dict[str, float | int | None]]:
+        """Statistics by group, in order of first appearance."""
+        names = dict.fromkeys(row.group for row in self.rows)
+        return {name: statistics([row for row in self.rows if row.group == name]) for name in names}
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `kvsim validate RUNG --json`."""
+        return {
+            "rung": self.rung, **statistics(self.rows), "groups": self.groups(),
+            "rows": [
+                {"id": r.id, "metric": r.metric, "predicted": r.predicted, "true": r.true, "error": r.error,
+                 "interval": list(r.interval) if r.interval else None, "group": r.group, "note": r.note}
+                for r in self.rows
+            ],
+            "skipped": self.skipped, "missed": self.missed(),
+        }  # fmt: skip
+
+
+def statistics(rows: Iterable[Row]) -> dict[str, float | int | None]:
+    """cases, median_abs, p90_abs, p95_abs, max_abs, bias (median of signed errors), coverage90. None where empty."""
+    found = list(rows)
+    errors = np.array([row.error for row in found])
+    inside = [row.inside for row in found if row.inside is not None]
+    if not len(errors):
+        return {"cases": 0, **dict.fromkeys(("median_abs", "p90_abs", "p95_abs", "max_abs", "bias", "coverage90"))}
+    size = np.abs(errors)
+    return {
+        "cases": len(errors),
+        "median_abs": float(np.median(size)),
+        "p90_abs": float(np.percentile(size, 90)),
+        "p95_abs": float(np.percentile(size, 95)),
+        "max_abs": float(size.max()),
+        "bias": float(np.median(errors)),
+        "coverage90": sum(inside) / len(inside) if inside else None,
+    }
