@@ -12,7 +12,7 @@ from kvsim.cache.retention import FULL, Full, Retention, parse_retention
 from kvsim.cache.tier import NO_TIER, Tier, parse_tier
 from kvsim.errors import InputError
 from kvsim.precision import canonical
-from kvsim.registry import Registry, unknown
+from kvsim.registry import unknown
 
 LAYOUTS = ("none", "reserve", "oracle", "fit", "best-fit", "buddy", "paged")
 PREFIXES = ("off", "hash", "radix")
@@ -96,6 +96,3 @@ class CacheSpec:
             "retention": str(self.retention), "precision": self.precision, "tier": str(self.tier),
             "on_pressure": self.on_pressure, "attention": self.attention,
         }
-
-
-POLICIES: Registry[CacheSpec] = Registry("policy")

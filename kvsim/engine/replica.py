@@ -15,8 +15,8 @@ import simpy
 from numpy.typing import NDArray
 
 from kvsim.cache.base import Allocator, Sequence
-from kvsim.cost.shape import StepShape
 from kvsim.cache.tier import NO_TIER, Tier
+from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER, DecodeSet
 from kvsim.engine.link import Link
 from kvsim.record import Recorder

@@ -107,7 +107,9 @@ class Plan:
 class State:
     """What a replica's scheduler looks at."""
 
-    __slots__ = ("admissions", "blocked", "decode", "kv", "limits", "lingering", "loading", "max_stride", "partial", "waiting")
+    __slots__ = (
+        "admissions", "blocked", "decode", "kv", "limits", "lingering", "loading", "max_stride", "partial", "waiting",
+    )
 
     def __init__(self, decode: DecodingSet, kv: Allocator, limits: Limits, max_stride: int) -> None:
         self.decode = decode

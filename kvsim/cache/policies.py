@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from kvsim.cache.retention import HeavyHitter, SnapKV, Window
-from kvsim.cache.spec import POLICIES, CacheSpec
+from kvsim.cache.spec import CacheSpec
 from kvsim.cache.tier import Tier
+from kvsim.registry import Registry
 from kvsim.units import GIB
+
+POLICIES: Registry[CacheSpec] = Registry("policy")
 
 POLICIES("uncached")(
     CacheSpec(layout="none", about="no cache: every step recomputes the whole prefix")
@@ -41,10 +44,10 @@ POLICIES("streaming")(
     CacheSpec(retention=Window(sinks=4, recent=1020), about="paged, 4 sink tokens and the latest 1,020")
 )
 POLICIES("h2o")(
-    CacheSpec(retention=HeavyHitter(budget=1024, recent=512), about="paged, the latest 512 tokens and 512 heavy hitters")
+    CacheSpec(retention=HeavyHitter(budget=1024, recent=512), about="paged, 512 recent tokens, 512 heavy hitters")
 )
 POLICIES("snapkv")(
-    CacheSpec(retention=SnapKV(budget=1024, observe=32), about="paged, prompts cut to 1,024 tokens that their end attends")
+    CacheSpec(retention=SnapKV(budget=1024, observe=32), about="paged, prompts cut to 1,024 tokens")
 )
 POLICIES("paged-offload")(
     CacheSpec(prefix="hash", tier=Tier(64 * GIB), about="paged-prefix, idle blocks move to 64 GiB of host memory")

@@ -1,0 +1,229 @@
+"""`run`: a Scenario in, a Result out. The one place where models, devices, engines, caches and traces meet.
+
+`prepare` resolves names into a Setup (and refuses what does not go together); `simulate` replays a trace through it and
+touches no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvsim import __version__
+from kvsim.cache.build import Pool, build_cache
+from kvsim.cache.policies import POLICIES
+from kvsim.cache.spec import CacheSpec
+from kvsim.cost import CostModel, HostOverhead, StepShape
+from kvsim.cost.kernels import geometry
+from kvsim.device import DeviceProfile, load_device
+from kvsim.engine.decode_set import NEVER
+from kvsim.engine.replay import replay
+from kvsim.engine_profile import EngineProfile, load_engine
+from kvsim.memory import MemoryPlan, forward_bytes, plan_memory
+from kvsim.model import ModelSpec, load_model
+from kvsim.record import Recorder
+from kvsim.result import Result
+from kvsim.scenario import Scenario
+from kvsim.sched import SCHEDULERS
+from kvsim.sched.base import Limits, Scheduler
+from kvsim.trace import Trace, load, transform
+from kvsim.trace.chain import Run, runs
+
+Progress = Callable[[float, float], None]
+"""told (done, total)"""
+
+INTERVAL = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "output_tokens_per_s")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A Scenario with every name resolved: all that one replica needs beside a trace."""
+
+    scenario: Scenario
+    model: ModelSpec
+    device: DeviceProfile
+    engine: EngineProfile
+    spec: CacheSpec
+    memory: MemoryPlan
+    limits: Limits
+    scheduler: type[Scheduler]
+    cost: CostModel
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Tokens that each attention group of the model attends under the policy (0: all)."""
+        cap = self.spec.retention.cap
+        windows = [group.window for group in self.model.attention_groups]
+        return tuple(windows) if cap >= NEVER // 4 else tuple(min(window or cap, cap) for window in windows)
+
+    def pool(self) -> Pool:
+        memory, scenario = self.memory, self.scenario
+        return Pool(
+            bytes=memory.pool, token_bytes=memory.group_token_bytes, windows=memory.windows,
+            max_model_len=memory.max_model_len, batch_tokens=memory.max_num_batched_tokens,
+            unusable=memory.unusable_blocks, activation_bytes=forward_bytes(self.model, self.engine, 1, scenario.tp),
+        )
+
+
+def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
+    """The preset (the engine's where none is named) with the axes that the scenario overrides."""
+    return POLICIES.get(scenario.policy or engine.policy).override(
+        layout=scenario.layout, block_size=scenario.block_size, prefix=scenario.prefix, eviction=scenario.eviction,
+        retention=scenario.retention, precision=scenario.kv_dtype, tier=scenario.tier, on_pressure=scenario.on_pressure,
+        attention=scenario.attention,
+    )
+
+
+def prepare(scenario: Scenario) -> Setup:
+    """Resolve a scenario. Raises InputError that names the flag or name that is wrong."""
+    model, device = load_model(scenario.model), load_device(scenario.device)
+    engine = load_engine(scenario.engine or "vllm-1")
+    spec = policy_of(scenario, engine)
+    memory = plan_memory(
+        model, device, engine, tp=scenario.tp, pp=scenario.pp, weights_dtype=scenario.weights_dtype,
+        kv_dtype=spec.precision, gpu_memory_utilization=scenario.gpu_memory_utilization,
+        max_model_len=scenario.max_model_len, max_num_seqs=scenario.max_num_seqs,
+        max_num_batched_tokens=scenario.max_num_batched_tokens, block_size=spec.block_size, attention=spec.attention,
+    ).require()
+    host = engine.host
+    cost = CostModel(
+        geometry(model, tp=scenario.tp, weights_dtype=scenario.weights_dtype,
+                 kv_dtype="bf16" if spec.precision == "auto" else spec.precision, attention=spec.attention,
+                 block_size=spec.block_size),
+        device,
+        HostOverhead(host.exposed_ns, host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
+                     host.spread),
+    )
+    limits = Limits(
+        sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens,
+        chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
+    )
+    scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
+    return Setup(scenario, model, device, engine, spec, memory, limits, scheduler, cost)
+
+
+def trace_of(scenario: Scenario) -> Trace:
+    """The scenario's trace, cut and scaled as it says."""
+    trace = load(scenario.trace, format=scenario.trace_format, arrivals=scenario.arrivals, seed=scenario.seed)
+    if scenario.start or scenario.duration:
+        end = None if scenario.duration_ns is None else scenario.start_ns + scenario.duration_ns
+        trace = transform.slice_time(trace, scenario.start_ns, end)
+    if scenario.limit:
+        trace = transform.limit(trace, scenario.limit)
+    if scenario.rate:
+        trace = transform.set_rate(trace, scenario.rate)
+    if scenario.rate_scale != 1:
+        trace = transform.scale_rate(trace, scenario.rate_scale)
+    if scenario.scale_lengths != 1:
+        trace = transform.scale_lengths(trace, scenario.scale_lengths)
+    return trace
+
+
+def run(scenario: Scenario, progress: Progress | None = None, trace: Trace | None = None) -> Result:
+    """Simulate `scenario`, with its interval where it asks for one. `trace`: loaded already (`trace_of`)."""
+    setup = prepare(scenario)
+    trace = trace_of(scenario) if trace is None else trace
+    parts = 3 if scenario.interval else 1
+
+    def part(index: int) -> Progress | None:
+        return None if progress is None else lambda done, total: progress(index * total + done, parts * total)
+
+    recorder, counters = simulate(trace, setup, setup.cost, part(0))
+    result = _result(trace, setup, recorder, counters)
+    if scenario.interval:
+        band = setup.cost.error_band(mean_shape(recorder, setup))
+        ends = [setup.cost.scaled(factor) for factor in (band.low, band.high)]
+        sides = [_result(trace, setup, *simulate(trace, setup, cost, part(1 + i))) for i, cost in enumerate(ends)]
+        result.run["interval"] = interval([result, *sides])
+    return result
+
+
+def simulate(
+    trace: Trace, setup: Setup, cost: CostModel, progress: Progress | None = None
+) -> tuple[Recorder, dict[str, int]]:
+    """One replica of `setup` under `trace`: what was recorded, and the cache's counters. Pure but for `progress`."""
+    kv = build_cache(setup.spec, setup.pool())
+    total = max(1, len(trace))
+    recorder = replay(
+        trace, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
+        max_model_len=setup.memory.max_model_len, chains=chains(trace, setup.spec), tier=setup.spec.tier,
+        max_stride=setup.scenario.max_stride or NEVER,
+        progress=None if progress is None else lambda ended: progress(ended, total),
+    )
+    swapped = getattr(kv, "out_bytes", 0) + getattr(kv, "in_bytes", 0) + getattr(kv, "copied_in_bytes", 0)
+    return recorder, {
+        "prefill": recorder.prefill_tokens, "decode": recorder.decode_tokens,
+        "evicted_blocks": getattr(kv, "evicted_blocks", 0), "swapped_bytes": swapped,
+    }
+
+
+def chains(trace: Trace, spec: CacheSpec) -> Callable[[int], list[Run]] | None:
+    """What a prefix cache of this policy knows of a row's content; None where nothing is shared."""
+    if spec.prefix == "off" or not len(trace.block_ids):
+        return None
+    return lambda row: runs(trace, row, spec.block_size)
+
+
+def mean_shape(recorder: Recorder, setup: Setup) -> StepShape:
+    """A step as it was on average, to quote an error on: decodes, what they attend, and a chunk in its share."""
+    steps = recorder.step_columns()
+    count = steps["steps"]
+    if not count.sum():
+        return setup.cost.typical()
+    decode = round(float((steps["decode"] * count).sum() / count.sum()))
+    attended = round(float((steps["attended"] * count).sum() / count.sum()))
+    chunk = round(float(steps["prefill_tokens"].sum() / count.sum()))
+    longest = max(1, attended // max(1, decode))
+    groups = setup.windows
+    each = tuple(min(longest, window) if window else longest for window in groups)
+    return StepShape(
+        decode=decode, attended=tuple(length * decode for length in each), longest=each, growing=(0,) * len(groups),
+        longest_grows=(False,) * len(groups), chunks=((chunk, 0),) if chunk else (),
+        sampled=decode or 1,
+    )
+
+
+def interval(results: list[Result]) -> dict[str, list[float]]:
+    """[low, high] of the summary numbers over a run and its two ends."""
+    found = {}
+    for name in INTERVAL:
+        values = [value for value in (_number(result, name) for result in results) if value is not None]
+        if values:
+            found[name] = [min(values), max(values)]
+    return found
+
+
+def _number(result: Result, name: str) -> float | None:
+    summary = result.summary
+    if name == "output_tokens_per_s":
+        return summary["throughput"][name]  # type: ignore[no-any-return]
+    metric, _, statistic = name.partition("_")
+    return summary["latency_s"][metric][statistic]  # type: ignore[no-any-return]
+
+
+def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, int]) -> Result:
+    scenario = setup.scenario
+    requests = recorder.request_columns()
+    run: dict[str, Any] = {
+        "scenario": scenario.model_dump(mode="json"),
+        "provenance": {
+            "device": setup.device.id, "tier": setup.cost.tier(mean_shape(recorder, setup)),
+            "engine": f"{setup.engine.id}@{setup.engine.version}", "model": setup.model.name, "seed": scenario.seed,
+            "version": __version__,
+        },
+        "policy": setup.spec.facts(),
+        "memory_plan": setup.memory.to_json(),
+        "counters": counters,
+        "notes": list(trace.notes),
+        "dropped": dict(trace.dropped),
+    }
+    columns = {
+        **requests, "id": np.arange(len(trace)), "session": trace.session, "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+    }
+    return Result.from_columns(
+        run, columns, recorder.timeline_columns(), recorder.step_columns(), recorder.itl(), recorder.reasons
+    )
