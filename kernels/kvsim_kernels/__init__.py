@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .caches import Cache, ContiguousCache, PagedCache
+from .decode import decode_attention
 
-__all__ = ["Cache", "ContiguousCache", "PagedCache"]
+__all__ = ["Cache", "ContiguousCache", "PagedCache", "decode_attention"]

@@ -147,7 +147,7 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
         if format == "int4":
             stored = f"int4 cache in groups of {int4_group}, "
         shape = f"{kv_heads} x {group} heads of {head_dim}, lengths {','.join(map(str, lengths))}, {splits} splits"
-        name = f"decode {path}"
+        name = f"decode {path} {format}" if format else f"decode {path}"
         return Case(name, f"{str(dtype)[6:]}, {stored}{layout}, {shape}", BOUNDS[dtype], run)
 
     bf16, fp16 = torch.bfloat16, torch.float16

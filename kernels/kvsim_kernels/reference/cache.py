@@ -23,7 +23,8 @@ def rows(cache: Cache, which: int) -> Floats:
         assert cache.scales is not None
         scales = cache.scales[:, :, :, which].double().cpu().numpy().repeat(cache.group, axis=3)
         codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(3).double().numpy()
-        return np.asarray(codes * scales[..., 0] + scales[..., 1])
+        with np.errstate(invalid="ignore"):             # a poisoned scale times code 0
+            return np.asarray(codes * scales[..., 0] + scales[..., 1])
     codes = stored.float().double().numpy()
     if cache.scales is not None:
         return np.asarray(codes * cache.scales[:, :, :, which, None].double().cpu().numpy())
