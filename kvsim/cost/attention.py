@@ -128,7 +128,7 @@ class GroupAttention:
             return 1.0
         tokens = sum(chunk for chunk, _ in chunks)
         context = sum(chunk * before for chunk, before in chunks) / tokens
-        return sum(weight * _mixed_at(curve, tokens, context, n, mean) for weight, curve in self.mixed.curves)
+        return sum(weight * mixed_at(curve, tokens, context, n, mean) for weight, curve in self.mixed.curves)
 
     def decode_part(self, n: int, attended: int, ns: float, fused: bool) -> PartCost:
         """`ns` of decode attention with its origin; `fused`: prefill chunks ran beside it."""
@@ -186,7 +186,8 @@ def _alpha(table: SkewTable | None, n: int) -> Line | None:
     return Line(table.skew, [a + f * (b - a) for a, b in zip(table.alpha[i], table.alpha[j], strict=True)])
 
 
-def _mixed_at(curve: MixedCurve, tokens: float, context: float, sequences: float, attended: float) -> float:
+def mixed_at(curve: MixedCurve, tokens: float, context: float, sequences: float, attended: float) -> float:
+    """The fused kernel's ratio at one point: along the last axis first, then outwards."""
     a, b, x = between(curve.tokens, tokens)
     return _lerp(_plane_at(curve, a, context, sequences, attended),
                  _plane_at(curve, b, context, sequences, attended) if b != a else None, x)

@@ -96,7 +96,8 @@ class CostModel:
                 more = row.run(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], k)
                 times = [time + extra for time, extra in zip(times, more, strict=True)]
             scaled = [time * factor for time in times]
-            return np.array([int((gpu if gpu > overlapped else overlapped) + exposed) for gpu in scaled])
+            whole = [int((gpu if gpu > overlapped else overlapped) + exposed) for gpu in scaled]
+            return np.array(whole, dtype=np.int64)
         ahead = AHEAD[:k] if k <= len(AHEAD) else np.arange(k, dtype=np.float64)
         run: Floats = np.full(k, fixed)
         for g, row in enumerate(step.rows):

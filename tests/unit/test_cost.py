@@ -6,6 +6,7 @@ import pytest
 from cost_cases import GOOD, KEY, SKEW, curved, decoding, geometry, profile, provenance
 
 from kvsim.cost import CostModel, Geometry, HostOverhead, StepShape
+from kvsim.cost.attention import mixed_at, ragged_at
 from kvsim.cost.line import Line
 from kvsim.cost.lookup import attention_distance, decode_blend, linear_row, moe_row
 from kvsim.device import (
@@ -293,6 +294,26 @@ def test_latent_attention_reads_one_row_a_token() -> None:
 def test_line_is_what_it_says() -> None:
     line = Line([1, 3, 4], [10, 30, 20], below=1, above=2)
     assert [line.at(x) for x in (0, 1, 2, 3, 3.5, 4, 6)] == [9, 10, 20, 30, 25, 20, 24]
+
+
+@pytest.mark.parametrize(("outer", "inner", "ratio"), [
+    (10, 100, 1.0), (10, 150, 1.5), (10, 1, 1.0), (10, 900, 2.0), (20, 400, 5.0), (15, 200, 2.5), (1, 150, 1.5),
+    (99, 0, 3.0),
+])
+def test_ragged_tables_interpolate_inner_then_outer(outer: float, inner: float, ratio: float) -> None:
+    table = Ragged(outer=(10, 20), inner=((100, 200), (200, 400)), ratio=((1, 2), (3, 5)))
+    assert ragged_at(table, outer, inner) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("place", [
+    (16, 0, 1, 16), (2048, 4096, 64, 4096), (1032, 2048, 32.5, 2056), (16, 4096, 1, 2056),
+])
+def test_a_fused_table_is_linear_in_all_four_axes(place: tuple[float, ...]) -> None:
+    tokens, context, sequences, attended = place
+    share = [(tokens - 16) / 2032, context / 4096, (sequences - 1) / 63, (attended - 16) / 4080]
+    curve = curved().curves.mixed[0]
+    assert mixed_at(curve, tokens, context, sequences, attended) == pytest.approx(1 + 0.1 * sum(share))
+    assert mixed_at(curve, 10**6, 10**6, 10**6, 10**6) == pytest.approx(1.4)
 
 
 def test_an_empty_step_costs_the_host_only() -> None:
