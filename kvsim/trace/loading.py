@@ -30,7 +30,8 @@ def load(
     """The trace at `path`, its format told from the content unless `format` names it.
 
     `arrivals` (`poisson:2`, see `kvsim.trace.arrivals`) is for files without times and for conversations that have
-    clocks of their own; `seed` for what is drawn; `block_size` for files whose block ids are computed from token ids.
+    clocks of their own; `seed` for what is drawn; `block_size` for files whose block ids are computed from token ids,
+    and for Mooncake's format with other blocks than 512 tokens.
     `path` may be `sample`, `synth:PRESET`, `ARCHIVE::MEMBER`, each with `?key=value&…` behind it: format, arrivals,
     seed, block_size, start, duration, limit, and for `synth:` the fields of SynthSpec.
     Raises InputError with file and line.
@@ -104,6 +105,8 @@ def _unrecognised(source: Source) -> InputError:
 
     member = source.only()
     member.text()  # says so where it is damaged, or no text
+    if member.first_line().startswith("version https://git-lfs"):
+        return InputError(f"{member.label} is a Git LFS pointer, not the data: fetch it with `git lfs pull`")
     names = keys(member) or {name.strip() for name in header(member)}
     best: tuple[int, str, list[str]] = (0, "", [])
     for name, reader in FORMATS.items():

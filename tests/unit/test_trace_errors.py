@@ -113,6 +113,7 @@ def test_folders_without_a_trace_or_with_several(tmp_path: Path) -> None:
 
 def test_something_else(tmp_path: Path) -> None:
     assert "not a trace of a known format" in refused(tmp_path, "lorem ipsum\n")
+    assert "git lfs pull" in refused(tmp_path, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     assert "is not UTF-8 text" in refused(tmp_path, b"\x00\x01\x02\xff" * 100)
     assert "is not UTF-8 text" in refused(tmp_path, KVSIM.encode() + b"1,2,\xff\n")
 
@@ -164,7 +165,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert "line 2 has no key 'output_length'" in refused(tmp_path, MOONCAKE + MOONCAKE.replace("output_l", "ouput_l"))
     assert "line 2: timestamp is 'x'" in refused(tmp_path, MOONCAKE + MOONCAKE.replace(": 0,", ': "x",'))
     assert "line 2: input_length is nan" in refused(tmp_path, MOONCAKE + MOONCAKE.replace("600", "NaN"))
-    assert "there must be 2" in refused(tmp_path, MOONCAKE + MOONCAKE.replace("[0, 1]", "[0]"))
+    assert "it must be 2, one per 512-token block" in refused(tmp_path, MOONCAKE + MOONCAKE.replace("[0, 1]", "[0]"))
 
 
 def test_clocks_that_jump_back_are_unwrapped_and_disorder_is_sorted(tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ def test_mooncake_gives_the_last_partial_block_an_id() -> None:
     assert trace[2].block_ids[0] == trace[0].block_ids[0]
 
 
+def test_mooncakes_format_with_other_blocks(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"timestamp": 0, "input_length": 40, "output_length": 5, "hash_ids": [0, 1, 2]}\n' * 2)
+    trace = load(file, block_size=16)
+    assert trace.block_size == 16 and trace.ends(0).tolist() == [40]  # never apart: one id
+
+
 def test_claude_code_chains_calls_with_think_times() -> None:
     trace = read("claude", arrivals="constant:1")
     by_time = {int(at) // NS_PER_S: row for row, at in enumerate(trace.arrival_ns)}
@@ -194,9 +201,9 @@ def test_ragpulse_chains_components_of_unequal_length() -> None:
     trace = read("ragpulse")
     assert trace.arrival_ns.tolist() == [0, 11 * NS_PER_S, 13 * NS_PER_S]
     assert trace.session.tolist() == [0, 1, 0]
-    # 20 + 30 + 40 + 5 of 100 tokens are alike in the first two rows, spread over 110 and 112.
+    # 20 + 30 + 40 + 5 tokens are alike in the first two rows; prompts have 292 tokens and components 262.
     assert trace[0].block_ids[:2] == trace[1].block_ids[:2] and trace[0].block_ids[2] != trace[1].block_ids[2]
-    assert trace.ends(0).tolist() == [22, 104, 110]
+    assert trace.ends(0).tolist() == [22, 105, 110] and trace.ends(1).tolist() == [22, 105, 112]
     # The third row asks the same question after another beginning: the same content, not the same prefix.
     assert trace[2].block_ids[0] == trace[0].block_ids[0] and trace[2].block_ids[-1] not in trace[0].block_ids
 

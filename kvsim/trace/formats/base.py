@@ -20,7 +20,7 @@ class ReadOptions:
     """for files without arrival times, and conversations that have clocks of their own"""
     seed: int = 0
     block_size: int | None = None
-    """tokens a block, where block ids are computed from token ids"""
+    """tokens a block, where block ids are computed from token ids, or where the file does not say"""
     start_ns: int | None = None
     end_ns: int | None = None
     """the part wanted of what is generated from distributions; of other files `load` cuts it"""

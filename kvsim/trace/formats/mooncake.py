@@ -1,7 +1,7 @@
 """Mooncake traces (kvcache-ai/Mooncake, Apache-2.0): milliseconds, and one chained id per 512-token block.
 
 The last, partial block has an id of its own (rule `ceil`), so blocks × 512 exceeds the prompt. Arrivals come in ticks
-of about 3 s; within a tick the order is the file's.
+of about 3 s; within a tick the order is the file's. Other tools write this format with other block sizes: an option.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvsim.trace.formats.jsonlines import JsonLines, has_keys
 from kvsim.trace.types import Trace
 from kvsim.units import NS_PER_MS
 
-BLOCK = 512
+_BLOCK = 512
 _LIST = re.compile(r'"hash_ids"\s*:\s*\[')
 _KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
@@ -39,17 +39,19 @@ class Mooncake(TraceFormat):
         lines = JsonLines(source.only())
         prompt = lines.tokens("input_length")
         ids, start = lines.lists("hash_ids")
-        wrong = np.flatnonzero(np.diff(start) != -(-prompt // BLOCK))
+        size = options.block_size or _BLOCK
+        blocks = -(-prompt // size)
+        wrong = np.flatnonzero(np.diff(start) != blocks)
         if len(wrong):
             row = int(wrong[0])
             raise InputError(
-                f"{lines.where(row)}: {start[row + 1] - start[row]} hash_ids for {prompt[row]} prompt tokens, "
-                f"there must be {-(-prompt[row] // BLOCK)}, one per {BLOCK}-token block and one for the rest"
+                f"{lines.where(row)}: {start[row + 1] - start[row]} hash_ids for {prompt[row]} prompt tokens, it must be "
+                f"{blocks[row]}, one per {size}-token block and one for the rest (?block_size= for other blocks)"
             )
         rows = Rows(
             lines.times("timestamp", NS_PER_MS),
             prompt,
             lines.tokens("output_length"),
-            blocks=Blocks.of_size(ids, start, BLOCK, "ceil", prompt),
+            blocks=Blocks.of_size(ids, start, size, "ceil", prompt),
         )
         return finish(rows, source.name, "mooncake", where=lines.where)

@@ -3,7 +3,7 @@
 A prompt is its components in the listed order: system prompt, passages, history, web search, question. Their ids stand
 for contents, so they are chained here: the same id after a different beginning becomes a different one. Lengths are
 in five tables beside the trace. `input_length` exceeds the sum of its components by 6 to 12 tokens of template, and
-nobody says where they stand: they are spread over the components in proportion (rule `extent`).
+nobody says where they stand: they are spread over all components of the file in proportion (rule `extent`).
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def _tables(source: Source) -> dict[tuple[str, int], int]:
 def _components(lines: JsonLines, lengths: dict[tuple[str, int], int], prompt: Int) -> Blocks:
     known: dict[tuple[str, int], int] = {}
     ids: list[int] = []
-    ends: list[int] = []
+    sums: list[int] = []
     start = [0]
+    totals = 0
     for row, parts in enumerate(lines.column("hash_ids")):
         total = 0
-        sums = []
         for part in _PARTS:
             for number in parts.get(part, ()):
                 if (part, number) not in lengths:
@@ -101,8 +101,10 @@ def _components(lines: JsonLines, lengths: dict[tuple[str, int], int], prompt: I
                 ids.append(known.setdefault((part, number), len(known)))
                 total += lengths[part, number]
                 sums.append(total)
-        # The template's tokens spread in proportion; components longer than the prompt shrink the same way.
-        ends += [int(prompt[row]) * end // total for end in sums] if total else sums
+        totals += total
         start.append(len(ids))
     bounds = np.asarray(start, np.int64)
-    return Blocks(chain(np.asarray(ids, np.int64), bounds), bounds, np.asarray(ends, np.int64), 0, "extent")
+    # One ratio for the whole file, so that equal beginnings end at the same token in every row.
+    spread = np.asarray(sums, np.int64) * int(prompt.sum()) // max(totals, 1)
+    ends = np.minimum(spread, np.repeat(prompt, np.diff(bounds)))
+    return Blocks(chain(np.asarray(ids, np.int64), bounds), bounds, ends, 0, "extent")

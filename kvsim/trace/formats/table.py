@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,8 +139,9 @@ class Table:
 
     def _ragged(self, width: int) -> InputError:
         """The first row with more fields than the header has."""
-        for line, text in self._member.lines():
-            fields = len(next(csv.reader([text])))
-            if fields > width:
-                return InputError(f"{self._member.label} line {line} has {fields} fields, the header has {width}")
+        with suppress(csv.Error):
+            for line, text in self._member.lines():
+                fields = len(next(csv.reader([text])))
+                if fields > width:
+                    return InputError(f"{self._member.label} line {line} has {fields} fields, the header has {width}")
         return InputError(f"{self._member.label} is not a well-formed CSV file: check its quotes and commas")
