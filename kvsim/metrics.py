@@ -154,8 +154,9 @@ def summary(result: Result) -> dict[str, Any]:
             "output_tokens_per_s": _ratio(tokens_out, duration),
             "total_tokens_per_s": _ratio(tokens_in + tokens_out, duration),
         },
-        "latency_s": _latency(result),
+        "latency_s": result.latency,
         **({"interval": result.run["interval"]} if result.run.get("interval") else {}),
+        **({"goodput": goodput(result, result.run["slo"])} if result.run.get("slo") else {}),
         "memory": _memory(result),
         "computed_tokens": {
             "prefill": counters.get("prefill"),
@@ -173,7 +174,8 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def _latency(result: Result) -> dict[str, dict[str, float | None]]:
+def latency(result: Result) -> dict[str, dict[str, float | None]]:
+    """Distributions of every latency, in seconds."""
     columns = latencies(result.requests)
     gaps = weighted_distribution(
         result.itl["gap_ns"].to_numpy().astype(np.float64) / NS_PER_S, result.itl["count"].to_numpy()

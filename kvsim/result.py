@@ -50,6 +50,7 @@ class Result:
     * `memory_plan`: the object of `kvsim memory --json` (per GPU), or absent (a measured run)
     * `counters`: {prefill, decode: tokens computed; evicted_blocks; swapped_bytes}
     * `interval`: {metric: [low, high]}, absent where none was asked for
+    * `slo`: {ttft, tpot, e2e or queue: limit in seconds}, absent where none was asked for
     * `notes`: sentences to show (the trace was sorted, …); `dropped`: {reason: rows the trace reader dropped}
 
     Tables: `requests`, one row a request, refused ones too; `timeline`, the state from `t_ns` to the next row of the
@@ -94,12 +95,19 @@ class Result:
         frames["itl"] = frames["itl"].group_by("gap_ns").agg(pl.col("count").sum()).sort("gap_ns")
         return cls(run, **frames)
 
-    @cached_property
+    @property
     def summary(self) -> dict[str, Any]:
         """The object of `kvsim simulate --json`."""
         from kvsim.metrics import summary
 
         return summary(self)
+
+    @cached_property
+    def latency(self) -> dict[str, dict[str, float | None]]:
+        """Distributions of ttft, tpot, itl, e2e and queue, in seconds: the slow part of the summary, made once."""
+        from kvsim.metrics import latency
+
+        return latency(self)
 
     def save(self, folder: Path | str) -> None:
         """Write the folder at once or not at all: under a temporary name beside it, then renamed.

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from kvsim import metrics
 from kvsim.commands.options import Build, with_scenario
 from kvsim.commands.output import show, show_json
 from kvsim.errors import InputError
@@ -46,7 +45,7 @@ def command(
     with progress("Simulating") as update:
         result = run(build(), progress=update)
     if limits:
-        result.summary["goodput"] = metrics.goodput(result, limits)
+        result.run["slo"] = limits
     if out:
         result.save(out)
     if as_json:

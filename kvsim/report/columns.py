@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.report.palette import MEMORY
-from kvsim.report.terminal import percent
-from kvsim.units import format_bytes, format_count, format_duration
+from kvsim.report.terminal import brief, percent
+from kvsim.units import format_bytes, format_count
 
 Summary = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ class Column:
 
 
 def _latency(name: str, at: str) -> Column:
-    return Column(f"{name.upper()}\n{at}", ("latency_s", name, at), format_duration, -1)
+    return Column(f"{name.upper()}\n{at}", ("latency_s", name, at), brief, -1)
 
 
 SPEED = (

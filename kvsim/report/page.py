@@ -14,9 +14,9 @@ from kvsim.metrics import DEFINITIONS
 from kvsim.report import charts
 from kvsim.report.columns import SHARES, SPEED, WORK, Column
 from kvsim.report.palette import MEMORY, TIERS
-from kvsim.report.terminal import latency_name, span
+from kvsim.report.terminal import brief, latency_name, span
 from kvsim.result import Result
-from kvsim.units import format_count, format_duration
+from kvsim.units import format_count
 
 Runs = Mapping[str, Result]
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -80,7 +80,7 @@ def _intervals(runs: Runs) -> str:
         return ""
     rows = []
     for name, interval in found.items():
-        texts = [span((interval or {}).get(k), format_count if k.endswith("_s") else format_duration) for k in keys]
+        texts = [span((interval or {}).get(k), format_count if k.endswith("_s") else brief) for k in keys]
         cells = "".join(f'<td class="range">{text}</td>' for text in texts)
         rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
     head = "".join(f"<th>{escape(_metric(key))}</th>" for key in keys)

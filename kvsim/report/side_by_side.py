@@ -37,7 +37,7 @@ def side_by_side(runs: Runs) -> RenderableType:
 
 def _table(title: str, columns: tuple[Column, ...], summaries: Mapping[str, Summary], bar: bool = False) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column(title, style="bold", overflow="fold", max_width=14, vertical="bottom")
+    table.add_column(title, style="bold", min_width=min(16, max(map(len, summaries))), vertical="bottom")
     if bar:
         table.add_column("", width=_BAR)
     for column in columns:
@@ -61,4 +61,4 @@ def _cell(text: str, best: str | None) -> Text:
 def _change(before: float | None, after: float | None) -> str:
     if not before or after is None:
         return ""
-    return f"{after / before - 1:+.1%}".replace("%", " %")
+    return f"{after / before - 1:+.1%}"

@@ -33,6 +33,13 @@ def overview(result: Result) -> RenderableType:
     )
 
 
+def policy_name(run: Mapping[str, Any]) -> str | None:
+    """The policy that was asked for, or the axes that the engine chose."""
+    axes = run.get("policy") or {}
+    chosen = [axes.get("layout"), f"prefix {axes['prefix']}" if axes.get("prefix", "off") != "off" else None]
+    return (run.get("scenario") or {}).get("policy") or " with ".join(filter(None, chosen)) or None
+
+
 def heading(result: Result, policy: str | None = None) -> RenderableType:
     """What was run on what, and how far the numbers can be trusted."""
     where: Summary = result.run.get("provenance") or {}
@@ -40,7 +47,7 @@ def heading(result: Result, policy: str | None = None) -> RenderableType:
     gpus = scenario.get("tp", 1) * scenario.get("pp", 1) * scenario.get("replicas", 1)
     parts = [
         f"[bold]{where.get('model')}[/] on [bold]{gpus} × {where.get('device')}[/]",
-        policy or scenario.get("policy"),
+        policy or policy_name(result.run),
         where.get("engine"),
         scenario.get("trace"),
     ]
@@ -68,15 +75,21 @@ def memory_bar(shares: Mapping[str, float | None], width: int) -> Text:
 
 
 def percent(share: float | None) -> str:
-    """`12.3 %`, `<0.1 %`, a dash for nothing."""
+    """`12.3%`, `<0.1%`, a dash for nothing."""
     if share is None:
         return "–"
-    if share == 0:
-        return "0 %"
-    return "<0.1 %" if 0 < share < 0.0005 else f"{share:.1%}".replace("%", " %")
+    return "0%" if share == 0 else "<0.1%" if share < 0.0005 else f"{share:.1%}"
 
 
-def span(low_high: tuple[float, float] | None, write: Callable[[float], str] = format_duration) -> str:
+def brief(seconds: float) -> str:
+    """A duration of at most 8 characters: `45.2 ms`, `11.5 min`."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return format_duration(seconds)
+
+
+def span(low_high: tuple[float, float] | None, write: Callable[[float], str]) -> str:
     """An interval as `38–52 ms`."""
     if low_high is None or None in low_high:
         return ""
@@ -135,8 +148,8 @@ def _latency_table(summary: Summary) -> Table:
         table.add_column(name, justify="right", min_width=10, no_wrap=True)
     intervals = summary.get("interval") or {}
     for name, values in summary["latency_s"].items():
-        table.add_row(latency_name(name), *(format_duration(values[column]) for column in columns))
-        ranges = [span(intervals.get(f"{name}_{column}")) for column in columns]
+        table.add_row(latency_name(name), *("–" if values[c] is None else brief(values[c]) for c in columns))
+        ranges = [span(intervals.get(f"{name}_{column}"), brief) for column in columns]
         if any(ranges):
             table.add_row("", *ranges, style="dim not bold")
     return table
@@ -171,8 +184,9 @@ def _memory(summary: Summary) -> list[RenderableType]:
         f"{format_bytes(cache['swapped_bytes'])} swapped" if cache["swapped_bytes"] else "",
     ]
     lines.append(_line("Cache", " · ".join(filter(None, counts))))
-    tokens = [f"{_count(work[kind], kind)}" for kind in ("prefill", "decode", "recomputed")]
-    lines.append(_line("Computed", " · ".join(filter(None, tokens)) + f" tokens in {summary['steps']:,} steps"))
+    tokens = [_count(work["prefill"], "prefill"), _count(work["decode"], "decode tokens")]
+    again = [_count(work["recomputed"], "recomputed")] if work["recomputed"] else []
+    lines.append(_line("Computed", " · ".join(filter(None, [*tokens, *again, f"{summary['steps']:,} steps"]))))
     return lines
 
 

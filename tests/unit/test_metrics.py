@@ -111,6 +111,12 @@ def test_no_interval_no_key() -> None:
     assert "interval" not in result.summary
 
 
+def test_objectives_add_goodput(small: Result) -> None:
+    assert "goodput" not in small.summary
+    small.run["slo"] = {"ttft": 1.0}
+    assert small.summary["goodput"] == {"requests_per_s": 0.2, "share": 0.5}
+
+
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=30))
 def test_weighted_percentiles_are_those_of_the_expanded_data(pairs: list[tuple[int, int]]) -> None:
     values, counts = (np.array(column) for column in zip(*sorted(pairs), strict=True))

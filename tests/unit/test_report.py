@@ -16,7 +16,7 @@ from kvsim.metrics import latencies, memory_means, span_ns
 from kvsim.report import axes, charts, data
 from kvsim.report.page import page, write_page
 from kvsim.report.side_by_side import side_by_side
-from kvsim.report.terminal import overview, span
+from kvsim.report.terminal import brief, overview, span
 from kvsim.result import MEMORY, Result
 from kvsim.units import NS_PER_S
 
@@ -142,6 +142,7 @@ def test_a_narrow_logarithmic_axis_has_labels(low: float, high: float) -> None:
 
 
 def test_span() -> None:
-    assert span((0.020, 0.0305)) == "20.0–30.5 ms"
-    assert span((0.9, 1.5)) == "900 ms–1.50 s"
-    assert span(None) == ""
+    assert span((0.020, 0.0305), brief) == "20.0–30.5 ms"
+    assert span((0.9, 1.5), brief) == "900 ms–1.50 s"
+    assert span((100.0, 200.0), brief) == "100 s–3.3 min"
+    assert span(None, brief) == ""
