@@ -1,4 +1,4 @@
-"""`python -m kvsim_kernels check | resources | bench`."""
+"""`python -m kvsim_kernels check | resources | bench | gpu`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ COMMANDS = {
     "check": "run every kernel and compare with float64",
     "resources": "compile every kernel for every chip; registers, shared memory, spills",
     "bench": "time every kernel against its ceiling (needs a GPU)",
+    "gpu": "all of that on this GPU: compile, check, time (what `make gpu` runs)",
 }
 
 

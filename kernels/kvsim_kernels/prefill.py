@@ -10,6 +10,7 @@ from . import checks, chunks
 from .caches import Cache
 from .launch import Kernel, capturing
 
+Rung = Literal["flash", "naive"]
 WARPS = 4
 NAIVE_THREADS = 128
 
@@ -45,7 +46,7 @@ def prefill_attention(
     *,
     block_table: torch.Tensor | None = None,
     scale: float | None = None,
-    kernel: Literal["flash", "naive"] = "flash",
+    kernel: Rung = "flash",
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
     workspace: torch.Tensor | None = None,

@@ -37,8 +37,8 @@ def kv_score(
     pass, over keys only; each score has one writer, so the result is the same every time.
 
     q, cache, lengths, query_starts, block_table, scale, check_contents: as in `prefill_attention`, whose `lse` goes in
-    here (decoding: one query a sequence). scores float32 [sequences, kv heads, capacity], where capacity is the cache's,
-    or blocks a sequence * block size.
+    here (decoding: one query a sequence). scores float32 [sequences, kv heads, capacity], where capacity is the
+    cache's, or blocks a sequence * block size.
     Raises ValueError in words before anything is launched. Can be captured in a CUDA graph.
     """
     asked = chunks.checked(q, cache, lengths, query_starts, block_table, scale, len(q), check_contents)

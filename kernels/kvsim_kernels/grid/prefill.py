@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Literal
 
 import torch
 
 from ..caches import BLOCK_SIZES, HEAD_SIZES
 from ..checks import FLOATS
 from ..launch import Kernel
-from ..prefill import flash_kernel, naive_kernels, prefill_attention
+from ..prefill import Rung, flash_kernel, naive_kernels, prefill_attention
 from ..reference import prefill as reference
 from ..sample import batch
 from ..uncached import uncached_decode_attention
 from . import Case, relative_error
 
 BOUND = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
-Rung = Literal["flash", "naive"]
 
 
 def variants() -> Iterator[Kernel]:

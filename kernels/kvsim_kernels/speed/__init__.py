@@ -1,0 +1,1 @@
+"""Benchmarks: what is timed (`points`), how (`timing`), against whom (`rivals`), where results are kept (`record`)."""
