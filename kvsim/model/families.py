@@ -55,7 +55,7 @@ class Family:
         if self.kv == "falcon":
             norms = 4 if config.get("new_decoder_architecture") and config.get("num_ln_in_parallel_attn") != 1 else 2
         total = norms * hidden
-        total += queries + cached if self.qkv_bias or bias else 0
+        total += queries + cached if self.qkv_bias or bias or config.get("use_qkv_bias") else 0
         total += hidden if self.o_bias or (bias and not self.qkv_bias) else 0
         if inter and (self.mlp_bias or config.get("mlp_bias")):
             total += (2 * inter if self.gated else inter) + hidden
@@ -64,6 +64,7 @@ class Family:
         elif self.qk_norm == "all":
             total += queries + cached // 2
         total += heads if self.sinks else 0
+        total += hidden if config.get("shared_expert_intermediate_size") else 0  # Qwen2 MoE gates its shared expert
         if self.router_bias:
             total += read.count("num_local_experts", "n_routed_experts", "num_experts", default=0)
         return total
@@ -73,7 +74,8 @@ class Family:
 
     def other_vectors(self, read: Reader, hidden: int) -> int:
         vocab = read.count("vocab_size", "padded_vocab_size")
-        return self.final_norms * hidden + (vocab if self.head_bias else 0)
+        final = 0 if read.config.get("do_layer_norm_before") is False else self.final_norms  # OPT-350m norms after
+        return final * hidden + (vocab if self.head_bias else 0)
 
 
 _GPT = Family(gated=False, tied=True, learned=True, norms=4, final_norms=2, qkv_bias=True, o_bias=True, mlp_bias=True)
