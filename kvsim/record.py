@@ -7,6 +7,8 @@ Everything is an int64 in a flat array, because a long run has millions of rows.
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
+from operator import sub
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,10 +100,10 @@ class Recorder:
             self._gaps.append(ns)
             self._gap_counts.append(count)
 
-    def gap_run(self, ns: Int, count: int) -> None:
-        """The same `count` sequences saw these gaps one after the other."""
-        self._gaps.frombytes(ns.tobytes())
-        self._gap_counts.extend((count,) * len(ns))
+    def gap_run(self, ends: list[int], count: int) -> None:
+        """The same `count` sequences had tokens at all of `ends`."""
+        self._gaps.extend(map(sub, ends[1:], ends))
+        self._gap_counts.extend(repeat(count, len(ends) - 1))
 
     # -- timeline ---------------------------------------------------------------------------------------------------
 

@@ -110,10 +110,10 @@ def _engines() -> list[Entry]:
 
 
 def _policies() -> list[Entry]:
-    importlib.import_module("kvsim.cache.presets")
+    importlib.import_module("kvsim.cache.policies")
     return [
-        {"name": name, "about": spec.about, **spec.facts(), "provenance": "kvsim.cache.presets"}
-        for name, spec in _registered("kvsim.cache.spec", "POLICIES")
+        {"name": name, "about": spec.about, **spec.facts(), "provenance": "kvsim.cache.policies"}
+        for name, spec in _registered("kvsim.cache.policies", "POLICIES")
     ]
 
 

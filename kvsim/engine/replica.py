@@ -7,7 +7,9 @@ Step mode is the same loop with `max_stride = 1`, and gives the same Result to t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +26,9 @@ from kvsim.sched.base import Limits, Plan, Scheduler, State, admission
 
 Int = NDArray[np.int64]
 
+SHORT = 8
+"""runs of up to so many steps are cheaper without NumPy"""
+
 
 class StepCost(Protocol):
     """What the engine asks of a cost model (kvsim.cost)."""
@@ -34,6 +39,10 @@ class StepCost(Protocol):
 
     def decode_run(self, shape: StepShape, k: int) -> Int:
         """ns of each of k consecutive decode steps that begin with `shape`."""
+        ...
+
+    def short_run(self, shape: StepShape, k: int) -> list[int]:
+        """The same as a list, for a few steps."""
         ...
 
 
@@ -98,7 +107,8 @@ class Replica:
         env, state, source = self.env, self.state, self.source
         while True:
             self._arrivals(int(env.now))
-            self._resume()
+            if self._ready:
+                self._resume()
             plan = self.scheduler.plan(state)
             if self._watch is not None:
                 self._watch(self, plan)
@@ -302,55 +312,58 @@ class Replica:
         steps = 1 if shape.moved_bytes or (shape.scored and shape.growing[0]) else plan.steps
         if steps > 1 and until < NEVER:
             steps = min(steps, (until - start - 1) // first + 1)  # enough to reach it: steps only get longer
+        ends: list[int]
         if steps == 1:
-            ends = None
-            end = start + first
+            ends = [start + first]
             if not plan.taken:
                 kv.advance(1)
+                plan.taken = 1
+        elif steps <= SHORT:
+            ends = list(accumulate(self.cost.short_run(shape, steps), initial=start))[1:]
         else:
-            ends = start + np.cumsum(self.cost.decode_run(shape, steps))
-            steps = min(steps, int(np.searchsorted(ends, until)) + 1)
-            end = int(ends[steps - 1])
-        if self.state.loading and ends is not None:
-            self._wake = self.env.event()
-            yield self.env.timeout(end - start) | self._wake
-            now = int(self.env.now)
-            if now < end:  # cut short: the step in flight runs to its end, the rest never began
-                steps = int(np.searchsorted(ends, now)) + 1
-                end = int(ends[steps - 1])
-                yield self.env.timeout(end - now)
+            ends = (start + self.cost.decode_run(shape, steps).cumsum()).tolist()
+        if until < ends[-1]:
+            del ends[bisect_left(ends, until) + 1 :]
+        if self.state.loading and len(ends) > 1:
+            yield from self._pass_until_woken(ends)
         else:
-            yield self.env.timeout(end - start)
+            yield self.env.timeout(ends[-1] - start)
         n = len(self.decode)
+        steps, end = len(ends), ends[-1]
         record.engine_steps += steps
         record.decode_tokens += n * steps
         record.step(start, end, steps, self.index, n, 0, 0, shape.attended[0])
-        if ends is None:
-            record.gaps(self.decode.gaps(end, end))
-            done = self.decode.advance(1)
-            if end >= record.next_sample:
-                self._sample(end)
-        else:
-            done = self._commit(start, ends[:steps], plan.taken)
-        self._finish(list(done), end)
+        record.gaps(self.decode.gaps(ends[0], end))
+        if steps > 1:
+            record.gap_run(ends, n)
+        self._finish(self._commit(start, ends, plan.taken), end)
 
-    def _commit(self, start: int, ends: Int, taken: int) -> list[Sequence]:
-        """Decode steps from `start` on that end at `ends` have happened; the cache knows of `taken` of them."""
+    def _pass_until_woken(self, ends: list[int]) -> Generator[simpy.Event, Any, None]:
+        """Let steps that end at `ends` pass. Where something arrives meanwhile the step in flight runs to its end, and
+        the rest, which never began, are taken off the list."""
+        self._wake = self.env.event()
+        yield self.env.timeout(ends[-1] - int(self.env.now)) | self._wake
+        now = int(self.env.now)
+        if now < ends[-1]:
+            del ends[bisect_left(ends, now) + 1 :]
+            yield self.env.timeout(ends[-1] - now)
+
+    def _commit(self, start: int, ends: list[int], taken: int) -> list[Sequence]:
+        """Decode steps from `start` on that end at `ends` have happened; the cache knows of `taken` of them. Returns
+        the sequences that are done."""
         record, steps = self.record, len(ends)
-        record.gaps(self.decode.gaps(int(ends[0]), int(ends[-1])))
-        record.gap_run(np.diff(ends), len(self.decode))
         at = 0
         while record.next_sample <= ends[-1]:  # move to the step that reaches the grid time, and look
-            reach = int(np.searchsorted(ends, record.next_sample)) + 1
+            reach = bisect_left(ends, record.next_sample) + 1
             if reach > at + taken:
                 self.kv.advance(reach - at - taken)
             self.decode.advance(reach - at)
             at, taken = reach, 0
-            self._arrivals(int(ends[reach - 2]) if reach > 1 else start)
-            self._sample(int(ends[reach - 1]))
+            self._arrivals(ends[reach - 2] if reach > 1 else start)
+            self._sample(ends[reach - 1])
         if steps > at + taken:
             self.kv.advance(steps - at - taken)
-        return self.decode.advance(steps - at)
+        return list(self.decode.advance(steps - at))
 
     # -- results ----------------------------------------------------------------------------------------------------
 

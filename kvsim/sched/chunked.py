@@ -18,7 +18,7 @@ class Chunked(Scheduler):
     def plan(self, state: State) -> Plan:
         plan = Plan()
         decode, limits = state.decode, state.limits
-        decoding = len(decode)
+        decoding, waits = len(decode), len(state.waiting) > 0
         if decoding:
             plan.steps = state.kv.horizon(min(decode.horizon(), state.stride()))
         if (decoding and plan.steps == 0) or decoding > limits.tokens or (state.partial and not _in_order(state)):
@@ -26,12 +26,12 @@ class Chunked(Scheduler):
             budget = _walk(state, plan)
         else:
             budget = limits.tokens - decoding
-            if state.partial or (budget and len(state.waiting) and not state.blocked and _has_slot(state)):
+            if state.partial or (waits and budget and not state.blocked and _has_slot(state)):
                 if decoding:  # running sequences come first: they take their blocks before the chunks do
                     state.kv.advance(1)
                     plan.taken = 1
                 budget = _chunks(state, plan, budget)
-        if not plan.preempted:
+        if waits and not plan.preempted:
             _admit(state, plan, budget)
         if plan.chunks or plan.preempted:
             plan.steps = min(plan.steps, 1)

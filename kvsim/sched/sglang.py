@@ -144,6 +144,18 @@ class Sglang:
             self._prefilled = [chunk.job for chunk in batch.chunks]
         return finished
 
+    def never_fits(self, job: Job) -> bool:
+        """Whether `job` would not be admitted, or not end, even alone; the caller refuses it before `add`."""
+        declared = job.prompt + min(job.max_new, LONGEST_ESTIMATE) + self.pool.page
+        return declared >= self.pool.tokens or job.final > self.pool.tokens
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken; between `apply` and `schedule`. Slow: for tests."""
+        jobs = {*self.running, *self._prefilled} | ({self.chunked} if self.chunked else set())
+        self.pool.check([job for job in jobs if job.node])
+        assert len(self.running) <= self.limits.max_running
+        assert all(not job.computed and not job.node for job in self.waiting)
+
     # -- the decode set ----------------------------------------------------------------------------------------------
 
     def _join(self) -> None:

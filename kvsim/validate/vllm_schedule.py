@@ -34,6 +34,9 @@ class OneNanosecond:
     def decode_run(self, shape: StepShape, k: int) -> NDArray[np.int64]:
         return np.ones(k, np.int64)
 
+    def short_run(self, shape: StepShape, k: int) -> list[int]:
+        return [1] * k
+
 
 def generated_token(request: int, position: int) -> int:
     """The made-up token that the recorded request emits at a position of its sequence."""

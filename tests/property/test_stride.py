@@ -44,6 +44,10 @@ class LinearCost:
         return first + slope * np.arange(k, dtype=np.int64)
 
 
+    def short_run(self, shape: StepShape, k: int) -> list[int]:
+        return self.decode_run(shape, k).tolist()
+
+
 def layout(name: str, tokens: int, max_len: int) -> Allocator:
     pool = dict(pool_bytes=tokens * TOKEN, token_bytes=TOKEN)
     match name:
