@@ -1,6 +1,6 @@
 """SGLang's scheduler (0.5; no overlap, mixed chunks or speculation), as decisions on a RadixPool: prefill first, the
 longest cached prefix or the oldest first, an estimate of what running requests will still need, retraction when it was
-wrong. The rules are in docs/engines.md; recordings of SGLang itself hold it to them, step by step.
+wrong. The rules are in docs/sglang.md; recordings of SGLang itself hold it to them, step by step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Limits:
     max_running: int
     """requests at once (--max-running-requests)"""
     chunk_tokens: int
-    """prefill tokens of a step (--chunked-prefill-size)"""
+    """prefill tokens of a step, at least a page (--chunked-prefill-size)"""
     max_prefill_tokens: int
     """a step admits no further prompt beyond these (--max-prefill-tokens)"""
     policy: Literal["fcfs", "lpm"] = "fcfs"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.cache.radix import Key
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.sched.sglang import Batch, Limits, Sglang
 from kvsim.validate.vllm_schedule import generated_token
@@ -27,8 +28,8 @@ def job(request: Json) -> Job:
     )
 
 
-def scheduler(limits: Json) -> Sglang:
-    pool = RadixPool(limits["pool_tokens"], limits["page_size"], limits["eviction"])
+def scheduler(limits: Json, unit: int) -> Sglang:
+    pool = RadixPool(limits["pool_tokens"], limits["page_size"], limits["eviction"], unit)
     return Sglang(pool, Limits(
         max_running=limits["max_running"], chunk_tokens=limits["chunk_tokens"],
         max_prefill_tokens=limits["max_prefill_tokens"], policy=limits["policy"],
@@ -37,15 +38,21 @@ def scheduler(limits: Json) -> Sglang:
     ))
 
 
-def steps(recording: Json) -> list[Json]:
-    """The steps that our scheduler takes, in the recording's form (without the calls to the cache)."""
-    engine = scheduler(recording["limits"])
+def steps(recording: Json, page_ids: dict[int, Key] | None = None) -> list[Json]:
+    """The steps that our scheduler takes, in the recording's form (without the calls to the cache).
+
+    With `page_ids` it sees ids of whole pages, by request, in place of tokens.
+    """
+    limits = recording["limits"]
+    engine = scheduler(limits, limits["page_size"] if page_ids else 1)
     arrivals = sorted(recording["requests"], key=lambda r: (r["arrival_step"], r["id"]), reverse=True)
     taken: list[Json] = []
     unfinished = len(arrivals)
     while unfinished:
         while arrivals and arrivals[-1]["arrival_step"] <= len(taken):
-            engine.add(job(arrivals.pop()))
+            arriving = job(arrivals.pop())
+            arriving.key = page_ids[arriving.row] if page_ids else arriving.key
+            engine.add(arriving)
         batch = engine.schedule()
         note = _scheduled(engine, batch)
         finished = engine.apply(batch)

@@ -189,7 +189,7 @@ def test_every_operation_of_short_walks(layout: str, seed: int, pool: int) -> No
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_long_walk(layout: str) -> None:
-    long_walk(layout, 60_000)
+    long_walk(layout, 75_000)
 
 
 @pytest.mark.slow
