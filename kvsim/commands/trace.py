@@ -33,7 +33,8 @@ _Arrivals = Annotated[
     str | None,
     typer.Option(
         metavar="PROCESS",
-        help="For traces without times: poisson:RATE, gamma:RATE:CV, onoff:RATE:ON_S:OFF_S, constant:RATE, at-once",
+        help="When requests begin, instead of the file's times: "
+        "poisson:RATE, gamma:RATE:CV, onoff:RATE:ON_S:OFF_S, constant:RATE or at-once",
     ),
 ]
 _Seed = Annotated[int, typer.Option(min=0, help="Seed of what is drawn")]
@@ -61,7 +62,7 @@ def info(
     from kvsim.trace import load
     from kvsim.trace.stats import describe
 
-    found = load(trace, format=format, arrivals=arrivals or "at-once", seed=seed, block_size=block_size)
+    found = load(trace, format=format, arrivals=arrivals, untimed="at-once", seed=seed, block_size=block_size)
     facts = describe(found)
     if as_json:
         show_json(facts)

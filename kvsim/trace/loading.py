@@ -26,12 +26,14 @@ def load(
     arrivals: str | None = None,
     seed: int = 0,
     block_size: int | None = None,
+    untimed: str | None = None,
 ) -> Trace:
     """The trace at `path`, its format told from the content unless `format` names it.
 
-    `arrivals` (`poisson:2`, see `kvsim.trace.arrivals`) is for files without times and for conversations that have
-    clocks of their own; `seed` for what is drawn; `block_size` for files whose block ids are computed from token ids,
-    and for Mooncake's format with other blocks than 512 tokens.
+    `arrivals` (`poisson:2`, see `kvsim.trace.arrivals`) says when requests and conversations begin, instead of the
+    file; `untimed` says so only where the file does not (lengths alone, conversations that have clocks of their own).
+    `seed` is for what is drawn; `block_size` for files whose block ids are computed from token ids, and for Mooncake's
+    format with other blocks than 512 tokens.
     `path` may be `sample`, `synth:PRESET`, `ARCHIVE::MEMBER`, each with `?key=value&…` behind it: format, arrivals,
     seed, block_size, start, duration, limit, and for `synth:` the fields of SynthSpec.
     Raises InputError with file and line.
@@ -49,8 +51,9 @@ def load(
     seed = _whole(said, "seed", seed)
     start = _duration(said, "start")
     end = None if "duration" not in said else (start or 0) + (_duration(said, "duration") or 0)
+    process = parse_arrivals(arrivals) if arrivals else None
     options = ReadOptions(
-        arrivals=parse_arrivals(arrivals) if arrivals else None,
+        arrivals=process or (parse_arrivals(untimed) if untimed else None),
         seed=seed,
         block_size=_whole(said, "block_size", block_size) if "block_size" in said else block_size,
         start_ns=start,
@@ -66,6 +69,8 @@ def load(
         source, chosen = recognise(source)
         reader = FORMATS.get(chosen)
     trace = reader.read(source, options)
+    if process is not None and not reader.untimed:
+        trace = transform.set_arrivals(trace, process, seed)
     if (start is not None or end is not None) and chosen != "servegen":
         trace = transform.slice_time(trace, start or 0, end)
     if "limit" in said:

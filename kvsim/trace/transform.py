@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import InputError
+from kvsim.trace.arrivals import Arrivals
 from kvsim.trace.build import MAX_TOKENS
 from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_S, seconds
@@ -24,14 +25,8 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     _positive(factor, "rate scale")
     if len(trace) and trace.arrival_ns.max() / factor > _MAX_NS:
         raise InputError(f"rate scale is {factor:g}: the trace would take longer than a century")
-    moved = np.rint(trace.arrival_ns / factor).astype(np.int64)
-    roots = trace.parent < 0
-    if not roots.all():
-        beginning = _roots(trace)
-        moved = trace.arrival_ns + (moved - trace.arrival_ns)[beginning]
-        # Ties go by the old order, in which parents stand before their children.
-        return take(trace.with_columns(arrival_ns=moved), np.argsort(moved, kind="stable"))
-    return trace.with_columns(arrival_ns=moved)
+    begins = trace.arrival_ns[trace.parent < 0]
+    return _move(trace, np.rint(begins / factor).astype(np.int64))
 
 
 def set_rate(trace: Trace, rate_per_s: float) -> Trace:
@@ -48,6 +43,13 @@ def mean_rate(trace: Trace) -> float | None:
     begins = trace.arrival_ns[trace.parent < 0]
     span = seconds(int(begins[-1] - begins[0])) if len(begins) else 0.0
     return len(trace) / span if span > 0 else None
+
+
+def set_arrivals(trace: Trace, process: Arrivals, seed: int = 0) -> Trace:
+    """The same requests in the same order, with conversations beginning as the process says."""
+    begins = process.times(int((trace.parent < 0).sum()), np.random.default_rng(seed))
+    moved = _move(trace, begins - begins[:1])
+    return moved.with_columns(notes=(*trace.notes, f"recorded arrivals replaced: {process.kind}, seed {seed}"))
 
 
 def slice_time(trace: Trace, start_ns: int, end_ns: int | None = None) -> Trace:
@@ -155,6 +157,15 @@ def take(trace: Trace, rows: NDArray[np.int64]) -> Trace:
         priority=trace.priority[rows],
         **blocks,
     )
+
+
+def _move(trace: Trace, begins: Int) -> Trace:
+    """The trace with other beginnings, in the order of its rows without a parent; what follows moves with them."""
+    by_root = np.zeros(len(trace), np.int64)
+    by_root[trace.parent < 0] = begins - trace.arrival_ns[trace.parent < 0]
+    moved = trace.arrival_ns + by_root[_roots(trace)]
+    # Ties go by the old order, in which parents stand before their children.
+    return take(trace.with_columns(arrival_ns=moved), np.argsort(moved, kind="stable"))
 
 
 def _keep(trace: Trace, inside: NDArray[np.bool_]) -> Trace:

@@ -71,6 +71,17 @@ def test_rate_scale_moves_beginnings_only(trace: Trace, factor: float) -> None:
     assert gaps == old_gaps
 
 
+@given(traces(), st.integers(0, 5))
+def test_other_arrivals_move_beginnings_only(trace: Trace, seed: int) -> None:
+    process = Arrivals("poisson", rate=2)
+    moved = transform.set_arrivals(trace, process, seed)
+    check(moved)
+    begins = process.times(int((trace.parent < 0).sum()), np.random.default_rng(seed))
+    assert moved.arrival_ns[moved.parent < 0].tolist() == (begins - begins[0]).tolist()
+    rows, old = ([facts(t, row) for row in range(len(t))] for t in (moved, trace))
+    assert sorted(map(str, rows)) == sorted(map(str, old))
+
+
 @given(traces(), st.floats(0.01, 50))
 def test_set_rate_reaches_it(trace: Trace, rate: float) -> None:
     if transform.mean_rate(trace) is None:

@@ -58,7 +58,7 @@ def test_every_format_has_a_small_file() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_invariants_of_every_trace(name: str) -> None:
-    trace = read(name, arrivals="poisson:1")
+    trace = read(name, untimed="poisson:1")
     assert trace.format == SMALL[name]
     assert trace.arrival_ns[0] == 0 and (np.diff(trace.arrival_ns) >= 0).all()
     assert (trace.parent < np.arange(len(trace))).all()
@@ -74,7 +74,7 @@ def test_invariants_of_every_trace(name: str) -> None:
 def test_compression_is_seen_in_the_content_not_the_name(name: str, pack: object, tmp_path: Path) -> None:
     packed = tmp_path / "no-suffix"
     packed.write_bytes(pack((DATA / name).read_bytes()))  # type: ignore[operator]
-    assert same(load(packed, arrivals="poisson:1"), read(name, arrivals="poisson:1"))
+    assert same(load(packed, untimed="poisson:1"), read(name, untimed="poisson:1"))
 
 
 @pytest.mark.parametrize("name", ["claude", "ragpulse", "servegen", "vllm"])
@@ -83,7 +83,7 @@ def test_a_tar_is_read_like_its_folder(name: str, mode: str, tmp_path: Path) -> 
     packed = tmp_path / "packed"
     with tarfile.open(packed, mode) as tar:  # type: ignore[call-overload]
         tar.add(DATA / name, name)
-    assert same(load(packed, arrivals="poisson:1"), read("vllm/run" if name == "vllm" else name, arrivals="poisson:1"))
+    assert same(load(packed, untimed="poisson:1"), read("vllm/run" if name == "vllm" else name, untimed="poisson:1"))
 
 
 def test_members_compressed_inside_a_folder(tmp_path: Path) -> None:
@@ -143,6 +143,12 @@ def test_lengths_take_the_chosen_arrivals() -> None:
     assert read("lengths.csv", arrivals="constant:4").arrival_ns.tolist() == [0, NS_PER_S // 4, NS_PER_S // 2]
     one, two = (read("lengths.csv", arrivals="poisson:4", seed=seed) for seed in (1, 2))
     assert not np.array_equal(one.arrival_ns, two.arrival_ns)
+
+
+def test_chosen_arrivals_replace_recorded_ones() -> None:
+    trace = read("vidur.csv", arrivals="constant:1")
+    assert trace.arrival_ns.tolist() == [0, NS_PER_S] and "replaced" in trace.notes[0]
+    assert read("vidur.csv", untimed="constant:1").arrival_ns.tolist() == [0, 52 * NS_PER_MS]
 
 
 def test_mooncake_gives_the_last_partial_block_an_id() -> None:

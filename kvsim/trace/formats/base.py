@@ -34,6 +34,9 @@ class TraceFormat(ABC):
     columns: ClassVar[tuple[str, ...]] = ()
     """columns of its CSV, or keys of its JSON lines, that it cannot do without; empty for other kinds"""
 
+    untimed: ClassVar[bool] = False
+    """it has no common clock, and takes beginnings from `ReadOptions.arrivals` itself"""
+
     @staticmethod
     @abstractmethod
     def sniff(source: Source) -> bool:

@@ -49,6 +49,7 @@ class _Call:
 @FORMATS("claude-code")
 class ClaudeCode(TraceFormat):
     about = "Claude Code conversations (a JSON file each; folder or tar of them): chained 64-token blocks, think times"
+    untimed = True
 
     @staticmethod
     def sniff(source: Source) -> bool:

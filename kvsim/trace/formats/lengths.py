@@ -21,6 +21,7 @@ _CLOCKS = {"arrived_at", "arrival_s", "arrival_ms", "arrival_ns", "parent"}
 @FORMATS("lengths")
 class Lengths(TraceFormat):
     about = "lengths without times (CSV: num_prefill_tokens, num_decode_tokens); needs an arrival process"
+    untimed = True
     columns = _NAMES[0]
 
     @staticmethod

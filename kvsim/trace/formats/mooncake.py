@@ -45,8 +45,8 @@ class Mooncake(TraceFormat):
         if len(wrong):
             row = int(wrong[0])
             raise InputError(
-                f"{lines.where(row)}: {start[row + 1] - start[row]} hash_ids for {prompt[row]} prompt tokens, it must be "
-                f"{blocks[row]}, one per {size}-token block and one for the rest (?block_size= for other blocks)"
+                f"{lines.where(row)}: {start[row + 1] - start[row]} hash_ids for {prompt[row]} prompt tokens, it must "
+                f"be {blocks[row]}, one per {size}-token block and one for the rest (?block_size= chooses)"
             )
         rows = Rows(
             lines.times("timestamp", NS_PER_MS),
