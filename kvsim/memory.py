@@ -161,6 +161,7 @@ def plan_memory(
         "after_engine": int((total - weights - peak - other) * share),
         "static": int(total * share) - weights,
     }[rules.base]
+    left = min(left, total - weights - peak - other)  # a share of more than there is would run out of memory later
     if known.pool is not None:
         left = known.pool
 
