@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvsim.cost.error import Origin, PartCost, part
-from kvsim.cost.geometry import Geometry, Linear
+from kvsim.cost.geometry import Experts, Geometry, Linear
 from kvsim.cost.line import Floats
 from kvsim.cost.lookup import RatioRow, collective_curve, linear_row, memory_curve, moe_row
-from kvsim.device import DeviceProfile, Facts
+from kvsim.device import CollectiveCurve, DeviceProfile, Facts, MemoryCurve
 from kvsim.device.dtypes import element_bytes
 from kvsim.device.forms import collective_ns, matmul_ns, memory_ns, moe_ns
 
@@ -66,28 +66,26 @@ class TokenTable:
     def _token_terms(self, m: Floats) -> Iterator[Term]:
         facts, geometry = self._device.facts, self._geometry
         for op, row in self._linear:
-            ns = _linear_ns(op, row, facts, m)
+            ns = linear_ns(op, row, facts, m)
             yield "linear", ns, (row.origin, row.axis, m)
         for experts, row in self._experts:
-            ns = moe_ns(row.form, facts, experts.key, m, element_bytes(experts.dtype), row.compute, np.maximum)
-            yield "experts", experts.times * ns * np.interp(m, row.axis, row.ratio), (row.origin, row.axis, m)
+            yield "experts", experts_ns(experts, row, facts, m), (row.origin, row.axis, m)
         for memory, curve, where in self._memory:
             bytes_ = m * memory.bytes_per_token
-            ns = memory.times * memory_ns(curve.form, facts.bandwidth, bytes_)
-            ns = ns * np.interp(bytes_, curve.bytes, curve.ratio)
+            ns = memory.times * memory_op_ns(curve, facts, bytes_)
             yield "append" if memory.op == "append" else "elementwise", ns, (where, curve.bytes, bytes_)
         if self._reduce is not None:
             reduce, where = self._reduce
             bytes_ = m * geometry.reduce_bytes_per_token
-            ns = geometry.reductions * collective_ns(reduce.form, facts, geometry.gpus, bytes_)
-            yield "allreduce", ns * np.interp(bytes_, reduce.bytes, reduce.ratio), (where, reduce.bytes, bytes_)
+            ns = geometry.reductions * all_reduce_ns(reduce, facts, geometry.gpus, bytes_)
+            yield "allreduce", ns, (where, reduce.bytes, bytes_)
 
     def _head_terms(self, rows: Floats) -> Iterator[Term]:
         facts, head = self._device.facts, self._head
-        yield "lm_head", _linear_ns(self._geometry.head, head, facts, rows), (head.origin, head.axis, rows)
+        yield "lm_head", linear_ns(self._geometry.head, head, facts, rows), (head.origin, head.axis, rows)
         curve, where = self._sample
         bytes_ = rows * self._geometry.sample_bytes_per_row
-        ns = memory_ns(curve.form, facts.bandwidth, bytes_) * np.interp(bytes_, curve.bytes, curve.ratio)
+        ns = memory_op_ns(curve, facts, bytes_)
         yield "sample", ns, (where, curve.bytes, bytes_)
 
     def parts(self, m: int, sampled: int) -> Iterator[tuple[str, PartCost]]:
@@ -99,7 +97,25 @@ class TokenTable:
             yield name, part(float(ns[0]), where, beyond)
 
 
-def _linear_ns(op: Linear, row: RatioRow, facts: Facts, m: Floats) -> Floats:
+def linear_ns(op: Linear, row: RatioRow, facts: Facts, m: Floats) -> Floats:
+    """ns of `op.times` linear layers at each m."""
     ns: Floats = matmul_ns(row.form, facts, op.n, op.k, m, element_bytes(op.dtype), row.compute, np.maximum)
     return op.times * ns * np.interp(m, row.axis, row.ratio)
 
+
+def experts_ns(experts: Experts, row: RatioRow, facts: Facts, m: Floats) -> Floats:
+    """ns of `experts.times` layers of routed experts at each m."""
+    ns: Floats = moe_ns(row.form, facts, experts.key, m, element_bytes(experts.dtype), row.compute, np.maximum)
+    return experts.times * ns * np.interp(m, row.axis, row.ratio)
+
+
+def memory_op_ns(curve: MemoryCurve, facts: Facts, bytes_: Floats) -> Floats:
+    """ns of one kernel that moves each of `bytes_`."""
+    ns: Floats = memory_ns(curve.form, facts.bandwidth, bytes_)
+    return ns * np.interp(bytes_, curve.bytes, curve.ratio)
+
+
+def all_reduce_ns(curve: CollectiveCurve, facts: Facts, gpus: int, bytes_: Floats) -> Floats:
+    """ns of one all-reduce of each of `bytes_`."""
+    ns: Floats = collective_ns(curve.form, facts, gpus, bytes_)
+    return ns * np.interp(bytes_, curve.bytes, curve.ratio)

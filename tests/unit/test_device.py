@@ -80,8 +80,8 @@ def test_numbers_are_finite_and_positive(value: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
-    ('"outer":[1.0,4.0', '"outer":[4.0,4.0', "outer must strictly increase"),
-    ('"m":[1.0,64.0,', '"m":[1.0,', "a column per value of m"),
+    ('"outer":[1,4', '"outer":[4,4', "outer must strictly increase"),
+    ('"m":[1,64,', '"m":[1,', "a column per value of m"),
     ('"kv_dtype":"bf16"', '"kv_dtype":"bf17"', "bf17"),
     ('"kv_heads":8', '"kv_heads":0', "kv_heads"),
 ])
