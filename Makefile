@@ -13,7 +13,7 @@ PYTEST ?=
 .DELETE_ON_ERROR:
 
 demo: $(BIN)/kvsim
-	$(BIN)/kvsim compare --trace sample --model llama-3.1-8b --device h100-sxm \
+	$(BIN)/kvsim compare --trace sample --model llama-3.1-8b --device l40s --max-model-len 16384 \
 		--policies contiguous,paged,paged-prefix,paged-int8 --html out/demo.html
 
 test: check

@@ -69,15 +69,16 @@ def _names(policies: str) -> list[str]:
 
 
 def _simulate(build: Build, policies: list[str]) -> dict[str, Result]:
-    from kvsim.simulate import run
+    from kvsim.simulate import run, trace_of
 
     base = build()
+    trace = trace_of(base)
     scenarios = {policy: base.replace(policy=policy) for policy in policies}
     runs = {}
     with progress("Comparing") as update:
         for number, (policy, scenario) in enumerate(scenarios.items()):
             runs[policy] = run(
-                scenario, progress=lambda done, total, n=number: update(n + done / (total or 1), len(scenarios))
+                scenario, lambda done, total, n=number: update(n + done / (total or 1), len(scenarios)), trace
             )
     return runs
 

@@ -43,7 +43,7 @@ def command(
 
     limits = parse_slo(slo) if slo else None
     with progress("Simulating") as update:
-        result = run(build(), progress=update)
+        result = run(build(), update)
     if limits:
         result.run["slo"] = limits
     if out:

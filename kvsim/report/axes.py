@@ -45,7 +45,7 @@ def linear_ticks(high: float, most: int = 5) -> list[Tick]:
 
 def percent_ticks() -> list[Tick]:
     """0 to 100 % in quarters, as shares."""
-    return [(q / 4, f"{q * 25} %") for q in range(5)]
+    return [(q / 4, f"{q * 25}%") for q in range(5)]
 
 
 def clock_ticks(high_s: float, most: int = 7) -> list[Tick]:
@@ -59,7 +59,7 @@ def clock_ticks(high_s: float, most: int = 7) -> list[Tick]:
 def log_ticks(low: float, high: float) -> list[Tick]:
     """Durations at 1, and where few decades are shown 2 and 5, times powers of ten between `low` and `high` seconds."""
     decades = math.log10(high / low)
-    steps = (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 3.2 else (1,)
+    steps = (1, 1.5, 2, 3, 5, 7) if decades < 0.9 else (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 3.2 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [v for p in powers for m in steps if low * 0.999 <= (v := m * 10.0**p) <= high * 1.001]
     if len(values) < 3:  # less than a decade: even steps

@@ -14,7 +14,7 @@ from kvsim.metrics import DEFINITIONS
 from kvsim.report import charts
 from kvsim.report.columns import SHARES, SPEED, WORK, Column
 from kvsim.report.palette import MEMORY, TIERS
-from kvsim.report.terminal import brief, latency_name, span
+from kvsim.report.terminal import brief, latency_name, span, trace_name
 from kvsim.result import Result
 from kvsim.units import format_count
 
@@ -52,9 +52,8 @@ def page(runs: Runs) -> str:
 def _header(title: str, runs: Runs, where: Mapping[str, Any]) -> str:
     first = next(iter(runs.values()))
     requests = first.summary["requests"]
-    scenario = first.run.get("scenario") or {}
     what = "One run" if len(runs) == 1 else f"{len(runs)} runs side by side"
-    trace = f" · {requests['total']:,} requests of {escape(str(scenario['trace']))}" if scenario.get("trace") else ""
+    trace = f" · {requests['total']:,} requests of {escape(trace_name(first.run) or 'a trace')}"
     engine = f" · {escape(str(where['engine']))}" if where.get("engine") else ""
     tier = where.get("tier") or "unknown"
     banner = TIERS.get(tier, "The origin of this device profile is not known.")

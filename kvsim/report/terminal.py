@@ -40,6 +40,11 @@ def policy_name(run: Mapping[str, Any]) -> str | None:
     return (run.get("scenario") or {}).get("policy") or " with ".join(filter(None, chosen)) or None
 
 
+def trace_name(run: Mapping[str, Any]) -> str:
+    """The trace without its folder."""
+    return str((run.get("scenario") or {}).get("trace") or "").rsplit("/", 1)[-1]
+
+
 def heading(result: Result, policy: str | None = None) -> RenderableType:
     """What was run on what, and how far the numbers can be trusted."""
     where: Summary = result.run.get("provenance") or {}
@@ -49,7 +54,7 @@ def heading(result: Result, policy: str | None = None) -> RenderableType:
         f"[bold]{where.get('model')}[/] on [bold]{gpus} × {where.get('device')}[/]",
         policy or policy_name(result.run),
         where.get("engine"),
-        scenario.get("trace"),
+        trace_name(result.run),
     ]
     lines = Text.from_markup(" · ".join(str(part) for part in parts if part))
     return Group(lines, _tier(where.get("tier")))

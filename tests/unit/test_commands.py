@@ -24,12 +24,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
     """Replaces the simulator; the list fills with the scenarios it was asked for."""
     seen: list[Scenario] = []
 
-    def run(scenario: Scenario, *, progress: Callable[[float, float], None]) -> Result:
+    def run(scenario: Scenario, progress: Callable[[float, float], None], trace: Any = None) -> Result:
         seen.append(scenario)
         progress(1, 2)
         return fake_result(100, len(seen), scenario.policy or "paged")
 
-    monkeypatch.setitem(sys.modules, "kvsim.simulate", SimpleNamespace(run=run))
+    monkeypatch.setitem(sys.modules, "kvsim.simulate", SimpleNamespace(run=run, trace_of=lambda scenario: None))
     return seen
 
 
