@@ -10,7 +10,7 @@ import typer
 from kvsim.commands.options import Build, with_scenario
 from kvsim.commands.output import show, show_json
 from kvsim.errors import InputError
-from kvsim.progress import progress
+from kvsim.progress import Update, progress
 from kvsim.result import Result
 
 POLICIES = "contiguous,paged,paged-prefix,paged-int8"
@@ -73,13 +73,15 @@ def _simulate(build: Build, policies: list[str]) -> dict[str, Result]:
 
     base = build()
     trace = trace_of(base)
-    scenarios = {policy: base.replace(policy=policy) for policy in policies}
+    scenarios = [base.replace(policy=policy) for policy in policies]
     runs = {}
     with progress("Comparing") as update:
-        for number, (policy, scenario) in enumerate(scenarios.items()):
-            runs[policy] = run(
-                scenario, lambda done, total, n=number: update(n + done / (total or 1), len(scenarios)), trace
-            )
+
+        def part(number: int) -> Update:
+            return lambda done, total: update(number + done / (total or 1), len(policies))
+
+        for number, scenario in enumerate(scenarios):
+            runs[policies[number]] = run(scenario, part(number), trace)
     return runs
 
 
