@@ -19,7 +19,10 @@ def test_script(script: Path, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) > 1
 
 
-@pytest.mark.parametrize("scenario", sorted(set(EXAMPLES.glob("*.toml")) - set(EXAMPLES.glob("sweep*"))), ids=lambda path: path.name)
+SCENARIOS = sorted(set(EXAMPLES.glob("*.toml")) - set(EXAMPLES.glob("sweep*")))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.name)
 def test_scenario(scenario: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kvsim", "simulate", "--scenario", str(scenario)]
     short = ["--set", "limit=100", "--set", "interval=false", "--json"]
