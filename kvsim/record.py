@@ -65,6 +65,12 @@ class Recorder:
     def refuse(self, row: int, reason: str) -> None:
         self._end(row, REFUSED, reason)
 
+    def admit(self, seq: Sequence, now: int) -> None:
+        """`seq` is scheduled for the first time, or again after a preemption."""
+        if self.scheduled_ns[seq.row] < 0:
+            self.scheduled_ns[seq.row] = now
+            self.requests["cached_tokens"][seq.row] = seq.cached
+
     def complete(self, seq: Sequence, now: int, replica: int) -> None:
         self.last_token_ns[seq.row] = now
         self.requests["replica"][seq.row] = replica

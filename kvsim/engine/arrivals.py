@@ -25,25 +25,32 @@ class Arrivals:
         self._rows: list[int] = order.tolist()
         self._times: list[int] = trace.arrival_ns[order].tolist()
         self._at = 0
+        self._rows.append(NEVER)
+        self._times.append(NEVER)
         self._followups: list[tuple[int, int]] = []
-
-    def next_ns(self) -> int:
-        """Time of the next known arrival, or NEVER."""
-        clock = self._times[self._at] if self._at < len(self._times) else NEVER
-        return min(clock, self._followups[0][0]) if self._followups else clock
+        self.next_ns = self._times[0]
+        """time of the next known arrival, or NEVER"""
 
     def pop(self) -> tuple[int, int]:
         """(time, row) of the next known arrival; ties go to the lower row."""
-        clock = (self._times[self._at], self._rows[self._at]) if self._at < len(self._times) else (NEVER, NEVER)
-        if self._followups and self._followups[0] < clock:
-            return heappop(self._followups)
-        self._at += 1
-        return clock
+        first = (self._times[self._at], self._rows[self._at])
+        if self._followups and self._followups[0] < first:
+            first = heappop(self._followups)
+        else:
+            self._at += 1
+        self._find_next()
+        return first
+
+    def _find_next(self) -> None:
+        self.next_ns = self._times[self._at]
+        if self._followups:
+            self.next_ns = min(self.next_ns, self._followups[0][0])
 
     def ended(self, row: int, now: int) -> None:
         """`row` has its last token: its follow-ups arrive after their think time."""
         for child in self._children.pop(row, ()):
             heappush(self._followups, (now + int(self._think[child]), child))
+            self._find_next()
 
     def orphans(self, row: int) -> list[int]:
         """All rows that wait, directly or not, for `row`, which will never end. They will not arrive."""

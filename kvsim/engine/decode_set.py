@@ -20,7 +20,7 @@ class Lengths:
     Tokens that retention has dropped count as never there: lengths are those of what is held.
     """
 
-    __slots__ = ("_growing", "_members", "_saturating", "_tallest", "grow_base", "growing", "saturated", "window")
+    __slots__ = ("_growing", "_saturating", "_tallest", "grow_base", "growing", "saturated", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -29,13 +29,11 @@ class Lengths:
         self.saturated = 0
         self._saturating: list[tuple[int, int, Sequence]] = []
         self._tallest: list[tuple[int, int, Sequence]] = []
-        self._members: set[Sequence] = set()
         self._growing: set[Sequence] = set()
         """those that have yet to reach the window"""
 
     def join(self, seq: Sequence, step: int) -> None:
         """A sequence attends base + step + 1 tokens in the coming step, or the window where that is less."""
-        self._members.add(seq)
         base = seq.base - seq.dropped
         heappush(self._tallest, (-base, seq.row, seq))
         saturates = self.window - 1 - base
@@ -49,12 +47,11 @@ class Lengths:
             heappush(self._saturating, (saturates, seq.row, seq))
 
     def leave(self, seq: Sequence, step: int) -> None:
-        self._members.discard(seq)
-        self._growing.discard(seq)
         base = seq.base - seq.dropped
         if self.window and self.window - 1 - base <= step:
             self.saturated -= 1
         else:
+            self._growing.discard(seq)
             self.growing -= 1
             self.grow_base -= base
 
@@ -80,16 +77,22 @@ class Lengths:
 
     def longest(self, step: int) -> int:
         """The longest attended length in the coming step, tokens."""
-        heap, members = self._tallest, self._members
-        while heap and (heap[0][2] not in members or heap[0][2].base - heap[0][2].dropped != -heap[0][0]):
-            heappop(heap)
-        if len(heap) > 64 and len(heap) > 4 * len(members):
-            self._tallest = heap = [(seq.dropped - seq.base, seq.row, seq) for seq in members]
+        heap = self._tallest
+        if len(heap) > 64 and len(heap) > 4 * (self.growing + self.saturated):
+            self._tallest = heap = [entry for entry in heap if _valid(entry)]
             heapify(heap)
+        while heap and not _valid(heap[0]):
+            heappop(heap)
         if not heap:
             return 0
         longest = step + 1 - heap[0][0]
         return min(longest, self.window) if self.window else longest
+
+
+def _valid(entry: tuple[int, int, Sequence]) -> bool:
+    """Whether the sequence of an entry (−base, row, sequence) still decodes at that base."""
+    seq = entry[2]
+    return seq.decoding and seq.dropped - seq.base == entry[0]
 
 
 class DecodeSet:
@@ -98,6 +101,7 @@ class DecodeSet:
     def __init__(self, windows: tuple[int, ...]) -> None:
         self.step = 0
         self.sequences: set[Sequence] = set()
+        self.count = 0
         self.latest = -1
         """the latest admission among all that ever joined"""
         self._token_ns = -1
@@ -109,13 +113,11 @@ class DecodeSet:
         self._finish: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self.sequences)
-
     def join(self, seq: Sequence) -> None:
         """`seq` (its `base` set) has one pending token: it decodes from the coming step on."""
         seq.decoding = True
         self.sequences.add(seq)
+        self.count += 1
         self.latest = max(self.latest, seq.admitted)
         self._tokens_at[seq.last_token_ns] = self._tokens_at.get(seq.last_token_ns, 0) + 1
         for group in self.groups:
@@ -136,6 +138,7 @@ class DecodeSet:
         seq.last_token_ns = max(seq.last_token_ns, self._token_ns)
         self._tokens_at[seq.last_token_ns] -= 1
         self.sequences.remove(seq)
+        self.count -= 1
         for group in self.groups:
             group.leave(seq, self.step)
         step = seq.prompt + seq.output - 1 - seq.base
@@ -147,7 +150,7 @@ class DecodeSet:
         """Every sequence has a token at `now` (and more until `last`): (time since its one before, how many)."""
         gaps = [(now - before, count) for before, count in self._tokens_at.items() if count]
         self._token_ns = last
-        self._tokens_at = {last: len(self.sequences)}
+        self._tokens_at = {last: self.count}
         return gaps
 
     def horizon(self) -> int:

@@ -31,8 +31,8 @@ class TraceSource:
         chains: Chains | None,
         progress: Callable[[int], None] | None,
     ) -> None:
-        self.next_ns = (arrivals := Arrivals(trace)).next_ns
-        self._arrivals = arrivals
+        self._arrivals = Arrivals(trace)
+        self.next_ns = self._arrivals.next_ns
         self._record = recorder
         self._max_model_len = max_model_len
         self._chains = chains
@@ -43,8 +43,10 @@ class TraceSource:
         self._priority: list[int] = trace.priority.tolist()
 
     def take(self, now: int) -> Iterable[Sequence]:
-        while self.next_ns() <= now:
-            time, row = self._arrivals.pop()
+        arrivals = self._arrivals
+        while arrivals.next_ns <= now:
+            time, row = arrivals.pop()
+            self.next_ns = arrivals.next_ns
             self._record.arrival_ns[row] = time
             prompt, output = self._prompt[row], self._output[row]
             chain = self._chains(row) if self._chains is not None else None
@@ -58,6 +60,7 @@ class TraceSource:
 
     def ended(self, seq: Sequence, now: int) -> None:
         self._arrivals.ended(seq.row, now)
+        self.next_ns = self._arrivals.next_ns
         self._count()
 
     def refused(self, seq: Sequence, reason: str) -> None:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from kvsim.cache.base import Allocator, Sequence
 from kvsim.cache.tier import NO_TIER, Tier
+from kvsim.cache.tiered import Tiered
 from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER, DecodeSet
 from kvsim.engine.link import Link
+from kvsim.engine.shapes import add_chunks, decode_shape, uncached_shape
 from kvsim.record import Recorder
 from kvsim.sched.base import Limits, Plan, Scheduler, State, admission
 
@@ -49,9 +51,8 @@ class StepCost(Protocol):
 class Source(Protocol):
     """Where a replica's requests come from."""
 
-    def next_ns(self) -> int:
-        """Time of the next arrival that is known of now, or NEVER."""
-        ...
+    next_ns: int
+    """time of the next arrival that is known of now, or NEVER"""
 
     def take(self, now: int) -> Iterable[Sequence]:
         """Those that have arrived by `now`."""
@@ -102,18 +103,26 @@ class Replica:
         self._wake: simpy.Event | None = None
         """what a stride that may be cut short waits for"""
         self._watch = watch
+        # most caches copy nothing and have no second tier: then they need not be asked before every step
+        self._copies = isinstance(kv, Tiered) or type(kv).take_moved_bytes is not Allocator.take_moved_bytes
+        self._transfers = type(kv).take_transfers is not Allocator.take_transfers
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        env, state, source = self.env, self.state, self.source
+        env, state, source, record = self.env, self.state, self.source, self.record
         while True:
-            self._arrivals(int(env.now))
+            now = int(env.now)
+            if source.next_ns <= now:
+                self._arrivals(now)
             if self._ready:
                 self._resume()
             plan = self.scheduler.plan(state)
             if self._watch is not None:
                 self._watch(self, plan)
-            for transfer in self.kv.take_transfers():
-                self.link.send(transfer.bytes, self._arrival_of(transfer.seq))
+            for seq in plan.admitted:
+                record.admit(seq, now)
+            if self._transfers:
+                for transfer in self.kv.take_transfers():
+                    self.link.send(transfer.bytes, self._arrival_of(transfer.seq))
             if plan.chunks or (plan.steps and not self.kv.chunkable):
                 yield from self._one_step(plan)
             elif plan.steps:
@@ -130,7 +139,7 @@ class Replica:
 
     def _idle(self) -> simpy.Event | None:
         """What to wait for when nothing can run; None: nothing will come."""
-        until = self.source.next_ns()
+        until = self.source.next_ns
         known = self.env.timeout(until - int(self.env.now)) if until < NEVER else None
         if not self.state.loading:
             return known or self.source.wait()
@@ -170,8 +179,6 @@ class Replica:
 
     def _arrivals(self, now: int) -> None:
         """Queue what has arrived by `now`."""
-        if self.source.next_ns() > now:
-            return
         for seq in self.source.take(now):
             if self.kv.never_fits(seq):
                 self.source.refused(seq, "never_fits")
@@ -182,80 +189,23 @@ class Replica:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _shape(self, plan: Plan) -> StepShape:
-        """The coming step, as the cost model sees it."""
-        decode, step = self.decode, self.decode.step
-        groups = decode.groups
-        shape = StepShape()
-        if plan.steps:
-            n = len(decode)
-            shape.decode = shape.sampled = n
-            shape.attended = tuple([group.attended(step) for group in groups])
-            shape.longest = tuple([group.longest(step) for group in groups])
-            shape.growing = tuple([group.growing for group in groups])
-            shape.longest_grows = tuple([not group.window or group.saturated == 0 for group in groups])
-            shape.decode += len(self.state.lingering)  # a static batch computes its empty slots too
-            if self.kv.retention.scores_decodes:
-                shape.scored = shape.attended[0]
-        return shape
-
-    def _add_chunks(self, shape: StepShape, plan: Plan) -> int:
-        """Add the plan's chunks to `shape`; returns the prefill tokens among them."""
-        retention = self.kv.retention
-        chunks: list[tuple[int, int]] = []
-        singles: list[int] = []
-        tokens_in_chunks = 0
-        for seq, tokens, context in plan.chunks:
-            last = context + tokens == seq.tokens
-            if tokens == 1 and seq.generated and last:  # a decode that was planned one by one
-                singles.append(min(context + 1 - seq.dropped, retention.cap))
-                shape.scored += singles[-1] if retention.scores_decodes else 0
-            else:
-                chunks.append((tokens, min(context, retention.cap) if retention.rolls else context))
-                tokens_in_chunks += tokens
-                shape.scored += retention.scored(tokens, context, last)
-            shape.sampled += last
-        shape.chunks = tuple(chunks)
-        if singles:
-            self._add_singles(shape, singles)
-        return tokens_in_chunks
-
-    def _add_singles(self, shape: StepShape, lengths: list[int]) -> None:
-        windows = [group.window or NEVER for group in self.decode.groups]
-        none = (0,) * len(windows)
-        shape.decode += len(lengths)
-        attended = zip(shape.attended or none, windows, strict=True)
-        longest = zip(shape.longest or none, windows, strict=True)
-        shape.attended = tuple([before + sum(min(n, window) for n in lengths) for before, window in attended])
-        shape.longest = tuple([max(before, min(max(lengths), window)) for before, window in longest])
-
-    def _uncached(self, plan: Plan) -> StepShape:
-        """Without a cache every running sequence is computed from its first token on, in every step."""
-        chunks = [(seq.tokens, 0) for seq, _, _ in plan.chunks]
-        if plan.steps:
-            step = self.decode.step
-            chunks += [(seq.base + step + 1, 0) for seq in sorted(self.decode.sequences, key=admission)]
-        return StepShape(chunks=tuple(chunks), sampled=len(chunks))
-
     def _one_step(self, plan: Plan) -> Generator[simpy.Event, Any, None]:
         """A step with prefill chunks (or without a cache): it runs alone, to its end."""
-        record, kv, decode = self.record, self.kv, self.decode
+        record, kv, decode, state = self.record, self.kv, self.decode, self.state
         start = int(self.env.now)
         if plan.steps and not plan.taken:
             kv.advance(1)
+        padding = len(state.lingering)
         if kv.chunkable:
-            shape = self._shape(plan)
-            tokens = self._add_chunks(shape, plan)
-            decoded = shape.tokens - tokens - len(self.state.lingering)
+            shape = decode_shape(decode, kv.retention, padding) if plan.steps else StepShape()
+            tokens = add_chunks(shape, plan.chunks, kv.retention, decode)
+            decoded = shape.decode - (padding if plan.steps else 0)
         else:
-            shape = self._uncached(plan)
+            shape = uncached_shape(decode, plan.steps, plan.chunks)
             tokens = sum(count for _, count, _ in plan.chunks)
             decoded = shape.tokens - tokens
-        shape.moved_bytes = kv.take_moved_bytes()
-        for seq in plan.admitted:
-            if record.scheduled_ns[seq.row] < 0:
-                record.scheduled_ns[seq.row] = start
-                record.requests["cached_tokens"][seq.row] = seq.cached
+        if self._copies:
+            shape.moved_bytes = kv.take_moved_bytes()
         yield self.env.timeout(self.cost.step(shape))
         now = int(self.env.now)
         record.engine_steps += 1
@@ -270,7 +220,8 @@ class Replica:
         if now >= record.next_sample:
             self._sample(now)
         done += self._sampled(plan, now)
-        self._finish(done, now)
+        if done:
+            self._finish(done, now)
         self.state.blocked = False  # what was computed may be a prefix that the head of the queue can use
 
     def _sampled(self, plan: Plan, now: int) -> list[Sequence]:
@@ -304,10 +255,11 @@ class Replica:
         """Up to `plan.steps` decode steps of the same sequences."""
         kv, record = self.kv, self.record
         start = int(self.env.now)
-        shape = self._shape(plan)
-        shape.moved_bytes = kv.take_moved_bytes()
+        shape = decode_shape(self.decode, kv.retention, len(self.state.lingering))
+        if self._copies:
+            shape.moved_bytes = kv.take_moved_bytes()
         first = self.cost.step(shape)
-        until = self.source.next_ns() if plan.open else NEVER
+        until = self.source.next_ns if plan.open else NEVER
         # what a step copies is paid once, and scores grow with what is attended: such steps go one by one
         steps = 1 if shape.moved_bytes or (shape.scored and shape.growing[0]) else plan.steps
         if steps > 1 and until < NEVER:
@@ -328,7 +280,7 @@ class Replica:
             yield from self._pass_until_woken(ends)
         else:
             yield self.env.timeout(ends[-1] - start)
-        n = len(self.decode)
+        n = self.decode.count
         steps, end = len(ends), ends[-1]
         record.engine_steps += steps
         record.decode_tokens += n * steps
@@ -336,7 +288,14 @@ class Replica:
         record.gaps(self.decode.gaps(ends[0], end))
         if steps > 1:
             record.gap_run(ends, n)
-        self._finish(self._commit(start, ends, plan.taken), end)
+        if end >= record.next_sample:
+            done = self._look(start, ends, plan.taken)
+        else:
+            if steps > plan.taken:
+                kv.advance(steps - plan.taken)
+            done = self.decode.advance(steps)
+        if done:
+            self._finish(list(done), end)
 
     def _pass_until_woken(self, ends: list[int]) -> Generator[simpy.Event, Any, None]:
         """Let steps that end at `ends` pass. Where something arrives meanwhile the step in flight runs to its end, and
@@ -348,28 +307,29 @@ class Replica:
             del ends[bisect_left(ends, now) + 1 :]
             yield self.env.timeout(ends[-1] - now)
 
-    def _commit(self, start: int, ends: list[int], taken: int) -> list[Sequence]:
-        """Decode steps from `start` on that end at `ends` have happened; the cache knows of `taken` of them. Returns
-        the sequences that are done."""
+    def _look(self, start: int, ends: list[int], taken: int) -> list[Sequence]:
+        """Commit decode steps from `start` on that end at `ends`, of which the cache knows `taken`, and sample the state
+        after each step that reaches a grid time. Returns the sequences that are done."""
         record, steps = self.record, len(ends)
         at = 0
-        while record.next_sample <= ends[-1]:  # move to the step that reaches the grid time, and look
+        while record.next_sample <= ends[-1]:
             reach = bisect_left(ends, record.next_sample) + 1
             if reach > at + taken:
                 self.kv.advance(reach - at - taken)
             self.decode.advance(reach - at)
             at, taken = reach, 0
-            self._arrivals(ends[reach - 2] if reach > 1 else start)
+            before = ends[reach - 2] if reach > 1 else start
+            if self.source.next_ns <= before:
+                self._arrivals(before)
             self._sample(ends[reach - 1])
         if steps > at + taken:
             self.kv.advance(steps - at - taken)
-        return list(self.decode.advance(steps - at))
+        return self.decode.advance(steps - at)
 
     # -- results ----------------------------------------------------------------------------------------------------
 
     def _finish(self, done: list[Sequence], now: int) -> None:
-        if not done:
-            return
+        """These sequences have had their last token."""
         if len(done) > 1:
             done.sort(key=admission)  # the order in which an engine walks its running list
         state, kv = self.state, self.kv

@@ -22,8 +22,8 @@ class DecodingSet(Protocol):
     sequences: set[Sequence]
     step: int
     latest: int
+    count: int
 
-    def __len__(self) -> int: ...
     def leave(self, seq: Sequence) -> None: ...
     def horizon(self) -> int: ...
 
@@ -136,7 +136,7 @@ class State:
         return self.max_stride
 
     def running(self) -> int:
-        return len(self.decode) + len(self.partial) + len(self.lingering) + self.loading
+        return self.decode.count + len(self.partial) + len(self.lingering) + self.loading
 
     def admit(self, tokens: int, ensure: int, plan: Plan) -> int | None:
         """Try to admit the head of the queue with `tokens` beyond its cached prefix; the tokens planned, None if it

@@ -18,7 +18,7 @@ class Chunked(Scheduler):
     def plan(self, state: State) -> Plan:
         plan = Plan()
         decode, limits = state.decode, state.limits
-        decoding, waits = len(decode), len(state.waiting) > 0
+        decoding, waits = decode.count, len(state.waiting) > 0
         if decoding:
             plan.steps = state.kv.horizon(min(decode.horizon(), state.stride()))
         if (decoding and plan.steps == 0) or decoding > limits.tokens or (state.partial and not _in_order(state)):

@@ -47,7 +47,7 @@ def admit_prompts(state: State, plan: Plan) -> None:
 def decode_all(state: State, plan: Plan) -> None:
     """One token of every decoding sequence, for as many steps as surely stay the same."""
     decode, kv = state.decode, state.kv
-    while len(decode):
+    while decode.count:
         plan.steps = kv.horizon(min(decode.horizon(), state.stride()))
         if plan.steps:
             if plan.preempted:

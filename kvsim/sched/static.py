@@ -14,7 +14,7 @@ class Static(Scheduler):
 
     def plan(self, state: State) -> Plan:
         plan = Plan()
-        if not len(state.decode) and not state.loading:
+        if not state.decode.count and not state.loading:
             if not state.partial:
                 for seq in state.lingering:
                     state.kv.release(seq, finished=True)
