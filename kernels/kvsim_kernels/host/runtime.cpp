@@ -96,10 +96,14 @@ thread_local Block block;
 
 [[noreturn]] void fail(const char* what) {
     fprintf(stderr, "%s in block (%u,%u,%u):", what, blockIdx.x, blockIdx.y, blockIdx.z);
-    for (unsigned i = 0; i < block.size; ++i)
-        if (const Fiber& f = *block.fibers[i]; !f.done && f.waiting)
-            fprintf(stderr, " thread %u at %s of line %d (%08x)", i, f.at, f.line, f.waiting->mask);
-    fprintf(stderr, "; thread %u last; %u have exited\n", block.now->rank, block.size - block.live);
+    const Fiber* last = nullptr;                // one line for neighbours that wait in the same place
+    for (unsigned i = 0; i < block.size; ++i) {
+        const Fiber& f = *block.fibers[i];
+        if (f.done || !f.waiting || (last && last->line == f.line && last->at == f.at)) continue;
+        fprintf(stderr, "\n  from thread %u on at %s of line %d, lanes %08x", i, f.at, f.line, f.waiting->mask);
+        last = &f;
+    }
+    fprintf(stderr, "\n  thread %u ran last; %u have exited\n", block.now->rank, block.size - block.live);
     abort();
 }
 
