@@ -15,7 +15,7 @@ from kvsim.model.windows import windows
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _NO_CACHE_LAYERS = ("mamba_d_state", "ssm_cfg", "hybrid_override_pattern", "linear_num_key_heads", "rwkv_version",
-                    "mamba_expand", "time_mix_extra_dim", "num_kv_shared_layers")  # fmt: skip
+                    "mamba_expand", "attn_type_list", "num_kv_shared_layers")  # fmt: skip
 
 
 def read_config(path: Path, name: str | None = None) -> ModelSpec:
@@ -43,6 +43,8 @@ def from_config(data: object, name: str, where: str = "config") -> ModelSpec:
     outer: dict[str, Any] = data
     inner = next((outer[part] for part in _TEXT_PARTS if isinstance(outer.get(part), dict)), outer)
     config = {**{k: outer[k] for k in ("quantization_config", "torch_dtype", "dtype") if k in outer}, **inner}
+    for part in ("attn_config", "ffn_config"):  # DBRX, MPT
+        config = {**(config.get(part) or {}), **config}
     if "tie_word_embeddings" in outer:
         config.setdefault("tie_word_embeddings", outer["tie_word_embeddings"])
     _refuse_unmodelled(config, where)

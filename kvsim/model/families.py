@@ -44,7 +44,8 @@ class Family:
             return 1
         if self.kv == "chatglm" and not config.get("multi_query_attention"):
             return heads
-        return read.count("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", default=heads)
+        return read.count("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num",
+                          default=heads)  # fmt: skip
 
     def layer_vectors(self, read: Reader, hidden: int, heads: int, kv_heads: int, head_dim: int, inter: int) -> int:
         """Parameters of one layer's norms, biases and sinks; `inter` is 0 where the layers have experts."""
@@ -83,9 +84,9 @@ _COHERE = Family(tied=True, norms=1, qk_norm="")
 _DEEPSEEK = Family(router_bias=True)
 
 FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(("llama", "mistral", "mistral3", "ministral3", "mixtral", "internlm2", "internlm3", "yi", "phi3",
-                     "granite", "granitemoe", "smollm3", "seed_oss", "baichuan", "ernie4_5", "minimax",
-                     "deepseek_v2", "llama4", "llama4_text", "olmo", "aquila", "hunyuan"), Family()),
+    **dict.fromkeys(("llama", "mistral", "mistral3", "ministral3", "mixtral", "internlm2", "yi", "phi3", "phimoe",
+                     "granite", "granitemoe", "smollm3", "seed_oss", "baichuan", "deepseek_v2", "dbrx", "minimax_m2",
+                     "llama4", "llama4_text", "olmo"), Family()),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"), Family(qkv_bias=True)),
     **dict.fromkeys(("qwen3", "qwen3_moe", "exaone4", "qwen3_vl_text", "qwen3_vl_moe_text"), Family(qk_norm="head")),
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2"), _DEEPSEEK),
