@@ -29,14 +29,15 @@ class Stated:
     """peak beside the weights, the sampler's share included"""
     non_torch: int | None = None
     graphs: int | None = None
-    """CUDA graphs, where the engine counts them"""
+    """CUDA graphs; they matter where the engine counts them"""
     pool: int | None = None
     """what is left for the cache: nothing else matters then"""
 
-    @property
-    def whole_budget(self) -> bool:
+    def whole_budget(self, engine: EngineProfile) -> bool:
         """Whether nothing has to be assumed once the device and the share are known."""
-        return self.pool is not None or None not in (self.weights, self.activations, self.non_torch)
+        parts = [self.weights, self.activations, self.non_torch]
+        parts += [self.graphs] if engine.memory.graphs_in_budget else []
+        return self.pool is not None or None not in parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,8 @@ def plan_memory(
     if non_torch is None:
         non_torch = rules.non_torch_bytes_amd if amd else rules.non_torch_bytes
         non_torch += rules.non_torch_bytes_per_tp if tp > 1 else 0
-    graphs = known.graphs if known.graphs is not None else rules.graph_bytes if rules.graphs_in_budget else 0
-    other = (non_torch if rules.count_non_torch else 0) + graphs
+    graphs = rules.graph_bytes if known.graphs is None else known.graphs
+    other = (non_torch if rules.count_non_torch else 0) + (graphs if rules.graphs_in_budget else 0)
 
     share = gpu_memory_utilization or rules.share or 1 - _static_reserve(engine, total, seqs, batch) / total
     peak = activations + workspace

@@ -98,14 +98,13 @@ def _budget(
         )
         for device in targets
     ]  # fmt: skip
-    if any(not plan.fits for plan in plans):
-        raise InputError(f"{case['id']}: {next(plan.reason for plan in plans if plan.reason)}")
+    plans = [plan for plan in plans if plan.fits] or plans[:1]  # it did start, so those that don't fit it was not
     mean = sum(size(plan) for plan in plans) // len(plans)
     apart = (max(plan.pool for plan in plans) - min(plan.pool for plan in plans)) // 2
     pool = sum(plan.pool for plan in plans) // len(plans)
     half = isqrt(max(plan.spread for plan in plans) ** 2 + apart**2 + _rounding(work) ** 2)
-    whole = stated.whole_budget and (stated.pool is not None or total is not None)
-    width = int(mean * half / pool) + (1 if case["metric_id"] == "kv_blocks" else plans[0].block_size)
+    whole = stated.whole_budget(engine) and (stated.pool is not None or total is not None)
+    width = int(mean * half / max(1, pool)) + (1 if case["metric_id"] == "kv_blocks" else plans[0].block_size)
     return _row(case, "stated" if whole else "assumed", mean, width, _assumed(stated, total, devices))
 
 
@@ -167,8 +166,8 @@ def _engine(case: Case) -> EngineProfile:
     engine = case.get("engine_id") or "other"
     if engine == "other":
         return load_engine("vllm-0@0.3")
-    version = case.get("engine_version") or ""
-    return load_engine(f"{engine}@{version}" if re.fullmatch(r"[0-9.]+", version) else engine)
+    version = re.match(r"\d+(\.\d+)*", case.get("engine_version") or "")
+    return load_engine(f"{engine}@{version[0]}" if version else engine)
 
 
 def _row(case: Case, group: str, predicted: float, half: int, note: str) -> Row:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,9 @@ def test_graphs_count_where_the_version_counts_them() -> None:
     old, new = (plan_memory(LLAMA, 80 * GIB, load_engine(f"vllm-1@{v}"), gpu_memory_utilization=0.9)
                 for v in ("0.19", "0.32"))  # fmt: skip
     assert old.pool - new.pool == pytest.approx(0.5 * GIB, abs=2 << 20)
+    known = Stated(15 * GIB, 2 * GIB, GIB, graphs=2 * GIB)
+    assert plan_memory(LLAMA, 80 * GIB, load_engine("vllm-1@0.19"), stated=known).other == GIB
+    assert plan_memory(LLAMA, 80 * GIB, load_engine("vllm-1@0.21"), stated=known).other == 3 * GIB
 
 
 def test_hybrid_models_draw_equal_pages_from_one_pool() -> None:
@@ -112,8 +117,6 @@ def test_a_window_that_covers_the_longest_request_is_full_attention() -> None:
 
 
 def test_groups_of_nearly_one_size_are_padded_to_the_larger() -> None:
-    from dataclasses import replace
-
     gemma = load_model("gemma-3-27b")
     full, window = gemma.attention_groups
     uneven = replace(gemma, attention_groups=(replace(full, layers=28), replace(window, layers=34)))

@@ -52,6 +52,19 @@ def test_what_is_not_stated_is_ours_and_named(tmp_path: Path) -> None:
     assert row.note == "all parts; mean of 2 devices"
 
 
+def test_candidates_that_could_not_have_started_are_left_out(tmp_path: Path) -> None:
+    work = {**WORK, "total_gpu_memory_gib": None}
+    both, large = (report(tmp_path, case(workload=work, model_id="llama-2-13b", device_candidates=names)).rows[0]
+                   for names in (["l4", "l40s"], ["l40s"]))  # fmt: skip
+    assert both.predicted == large.predicted > 0
+
+
+def test_a_pool_that_we_deny_is_an_error_not_a_skip(tmp_path: Path) -> None:
+    found = report(tmp_path, case(model_id="llama-3.1-70b"))
+    assert [row.error for row in found.rows] == [-1]
+    assert found.skipped == {}
+
+
 def test_a_stated_pool_needs_nothing_else(tmp_path: Path) -> None:
     work = {"available_kv_gib": 26.43, "max_model_len": 8192}
     (row,) = report(tmp_path, case(metric_id="kv_tokens", value_si=216_496, workload=work, device_candidates=[])).rows
