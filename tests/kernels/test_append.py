@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 BF16 = torch.bfloat16
 
 
-@pytest.mark.parametrize("case", list(append.cases(CPU, wide=False)), ids=lambda case: case.case)
+@pytest.mark.parametrize("case", list(append.cases(CPU, wide=False)), ids=lambda case: f"{case.kernel}: {case.case}")
 def test_stores_the_bits_of_the_reference(case: Case) -> None:
     assert case.run() <= case.bound
 

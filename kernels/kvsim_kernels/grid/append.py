@@ -100,6 +100,6 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
         chosen.append(("fp16", fp16, 1, 256, 32, True))
     for case in chosen:
         format, dtype, kv_heads, head_dim, group, paged = case
-        what = f"{format} groups of {group}" if format == "int4" else format
-        name = f"{str(dtype)[6:]} to {what}, {kv_heads} heads of {head_dim}, {'paged' if paged else 'contiguous'}"
-        yield Case("kv_append", name, 0.0, partial(different, *case, device))
+        groups = f" in groups of {group}" if format == "int4" else ""
+        name = f"{str(dtype)[6:]}{groups}, {kv_heads} heads of {head_dim}, {'paged' if paged else 'contiguous'}"
+        yield Case(f"kv_append {format}", name, 0.0, partial(different, *case, device))
