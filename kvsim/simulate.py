@@ -15,13 +15,16 @@ import numpy as np
 from kvsim import __version__
 from kvsim.cache.build import Pool, build_cache
 from kvsim.cache.policies import POLICIES
+from kvsim.cache.radix_pool import RadixPool
 from kvsim.cache.spec import CacheSpec
 from kvsim.cost import CostModel, HostOverhead, StepShape
 from kvsim.cost.kernels import geometry
 from kvsim.device import DeviceProfile, load_device
 from kvsim.engine.decode_set import NEVER
-from kvsim.engine.replay import replay
+from kvsim.engine.replay import drive, replay
+from kvsim.engine.sglang_replica import SglangReplica
 from kvsim.engine_profile import EngineProfile, load_engine
+from kvsim.errors import InputError
 from kvsim.memory import MemoryPlan, forward_bytes, plan_memory
 from kvsim.model import ModelSpec, load_model
 from kvsim.record import Recorder
@@ -29,6 +32,7 @@ from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.sched import SCHEDULERS
 from kvsim.sched.base import Limits, Scheduler
+from kvsim.sched.sglang import Limits as SglangLimits
 from kvsim.trace import Trace, load, transform
 from kvsim.trace.chain import Run, runs
 
@@ -102,6 +106,11 @@ def prepare(scenario: Scenario) -> Setup:
         chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
     )
     scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
+    if (spec.prefix == "radix") != (scheduler is SCHEDULERS.get("sglang")):
+        raise InputError(
+            f"prefix {spec.prefix} and scheduler {scenario.scheduler or engine.scheduler} do not go together: SGLang's "
+            "scheduler runs on its radix tree and on nothing else (--engine sglang, or another policy)"
+        )
     return Setup(scenario, model, device, engine, spec, memory, limits, scheduler, cost)
 
 
@@ -145,18 +154,42 @@ def simulate(
     trace: Trace, setup: Setup, cost: CostModel, progress: Progress | None = None
 ) -> tuple[Recorder, dict[str, int]]:
     """One replica of `setup` under `trace`: what was recorded, and the cache's counters. Pure but for `progress`."""
-    kv = build_cache(setup.spec, setup.pool())
     total = max(1, len(trace))
+    how: dict[str, Any] = {
+        "max_model_len": setup.memory.max_model_len, "chains": chains(trace, setup.spec),
+        "progress": None if progress is None else lambda ended: progress(ended, total),
+    }
+    if setup.spec.prefix == "radix":
+        return _radix(trace, setup, cost, how)
+    kv = build_cache(setup.spec, setup.pool())
     recorder = replay(
         trace, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
-        max_model_len=setup.memory.max_model_len, chains=chains(trace, setup.spec), tier=setup.spec.tier,
-        max_stride=setup.scenario.max_stride or NEVER,
-        progress=None if progress is None else lambda ended: progress(ended, total),
+        tier=setup.spec.tier, max_stride=setup.scenario.max_stride or NEVER, **how,
     )
     swapped = getattr(kv, "out_bytes", 0) + getattr(kv, "in_bytes", 0) + getattr(kv, "copied_in_bytes", 0)
     return recorder, {
         "prefill": recorder.prefill_tokens, "decode": recorder.decode_tokens,
         "evicted_blocks": getattr(kv, "evicted_blocks", 0), "swapped_bytes": swapped,
+    }
+
+
+def _radix(trace: Trace, setup: Setup, cost: CostModel, how: dict[str, Any]) -> tuple[Recorder, dict[str, int]]:
+    """The radix tree comes with SGLang's scheduler: one decides for the other."""
+    page, memory = setup.spec.block_size, setup.memory
+    token_bytes = memory.group_token_bytes * len(memory.windows)
+    pool = RadixPool(memory.pool // token_bytes, page, setup.spec.eviction, unit=page)
+    limits = SglangLimits(setup.limits.sequences, setup.limits.tokens, max_prefill_tokens=16384)
+
+    def replica(env: Any, source: Any, recorder: Recorder) -> SglangReplica:
+        return SglangReplica(
+            env, pool=pool, limits=limits, token_bytes=token_bytes, cost=cost, windows=setup.windows, source=source,
+            recorder=recorder,
+        )
+
+    recorder = drive(trace, replica, **how)
+    return recorder, {
+        "prefill": recorder.prefill_tokens, "decode": recorder.decode_tokens,
+        "evicted_blocks": pool.evicted // page, "swapped_bytes": 0,
     }
 
 

@@ -31,6 +31,9 @@ POLICIES("paged")(
 POLICIES("paged-prefix")(
     CacheSpec(prefix="hash", about="paged, and equal prefixes share blocks")
 )
+POLICIES("radix")(
+    CacheSpec(prefix="radix", about="a token tree shares prefixes (SGLang); comes with its scheduler")
+)
 POLICIES("paged-fp8")(
     CacheSpec(precision="fp8", about="paged, one byte a number")
 )

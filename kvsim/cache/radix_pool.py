@@ -46,6 +46,8 @@ class RadixPool:
         self.unit = unit
         self.eviction = eviction
         self.tokens = self.free = tokens // page * page
+        self.evicted = 0
+        """tokens evicted so far"""
         self.tree = RadixTree(page // unit, eviction)
 
     @property
@@ -69,7 +71,9 @@ class RadixPool:
         """Evict until `tokens` are free or nothing more can go; whether they are free then."""
         if tokens > self.free:
             gone = self.tree.evict(-(-(tokens - self.free) // self.unit))
-            self.free += self.unit * sum(len(node.key) for node in gone)
+            size = self.unit * sum(len(node.key) for node in gone)
+            self.free += size
+            self.evicted += size
         return tokens <= self.free
 
     def take(self, job: Job, tokens: int) -> None:

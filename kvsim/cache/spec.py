@@ -16,7 +16,7 @@ from kvsim.registry import unknown
 
 LAYOUTS = ("none", "reserve", "oracle", "fit", "best-fit", "buddy", "paged")
 PREFIXES = ("off", "hash", "radix")
-EVICTIONS = ("lru", "fifo", "lfu", "belady")
+EVICTIONS = ("lru", "fifo", "lfu", "slru", "priority", "belady")
 PRESSURES = ("recompute", "swap")
 ATTENTIONS = ("flash", "naive")
 

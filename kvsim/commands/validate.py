@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from kvsim.commands import validate_memory
+from kvsim.commands import validate_memory, validate_schedule
 
 app = typer.Typer(
     add_completion=False,
@@ -24,3 +24,4 @@ def _rungs() -> None:
 
 
 app.command("memory")(validate_memory.command)
+app.command("schedule")(validate_schedule.command)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Protocol
 
 import simpy
 
@@ -80,6 +81,33 @@ class TraceSource:
             self._progress(self._ended)
 
 
+class Process(Protocol):
+    """A replica: something that runs on the clock."""
+
+    def run(self) -> Generator[simpy.Event, Any, None]: ...
+
+
+def drive(
+    trace: Trace,
+    replica: Callable[[simpy.Environment, TraceSource, Recorder], Process],
+    *,
+    max_model_len: int = NEVER,
+    chains: Chains | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Recorder:
+    """Run `trace` on one replica until nothing is left to do. Deterministic: the same input, the same nanoseconds.
+
+    `chains`: what a prefix cache knows of a row's content; `progress` is told how many requests have ended.
+    """
+    span = int(trace.arrival_ns.max() - trace.arrival_ns.min()) if len(trace) else 0
+    recorder = Recorder(len(trace), span)
+    source = TraceSource(trace, recorder, max_model_len, chains, progress)
+    env = simpy.Environment(0)
+    env.process(replica(env, source, recorder).run())
+    env.run()
+    return recorder
+
+
 def replay(
     trace: Trace,
     *,
@@ -88,22 +116,17 @@ def replay(
     kv: Allocator,
     cost: StepCost,
     windows: tuple[int, ...] = (0,),
-    max_model_len: int = NEVER,
-    chains: Chains | None = None,
     tier: Tier = NO_TIER,
     max_stride: int = NEVER,
-    progress: Callable[[int], None] | None = None,
     watch: Callable[[Replica, Plan], None] | None = None,
+    **how: Any,
 ) -> Recorder:
-    """Run `trace` on one replica until nothing is left to do. Deterministic: the same input, the same nanoseconds."""
-    span = int(trace.arrival_ns.max() - trace.arrival_ns.min()) if len(trace) else 0
-    recorder = Recorder(len(trace), span)
-    source = TraceSource(trace, recorder, max_model_len, chains, progress)
-    env = simpy.Environment(0)
-    replica = Replica(
-        env, scheduler=scheduler, limits=limits, kv=kv, cost=cost, windows=windows, source=source, recorder=recorder,
-        tier=tier, max_stride=max_stride, watch=watch,
-    )
-    env.process(replica.run())
-    env.run()
-    return recorder
+    """`drive` a Replica of these parts."""
+
+    def replica(env: simpy.Environment, source: TraceSource, recorder: Recorder) -> Replica:
+        return Replica(
+            env, scheduler=scheduler, limits=limits, kv=kv, cost=cost, windows=windows, source=source,
+            recorder=recorder, tier=tier, max_stride=max_stride, watch=watch,
+        )
+
+    return drive(trace, replica, **how)

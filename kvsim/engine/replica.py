@@ -308,8 +308,8 @@ class Replica:
             yield self.env.timeout(ends[-1] - now)
 
     def _look(self, start: int, ends: list[int], taken: int) -> list[Sequence]:
-        """Commit decode steps from `start` on that end at `ends`, of which the cache knows `taken`, and sample the state
-        after each step that reaches a grid time. Returns the sequences that are done."""
+        """Commit decode steps from `start` on that end at `ends`, of which the cache knows `taken`, and sample the
+        state after each step that reaches a grid time. Returns the sequences that are done."""
         record, steps = self.record, len(ends)
         at = 0
         while record.next_sample <= ends[-1]:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvsim.cache.base import Allocator, Sequence
 from kvsim.registry import Registry
@@ -203,4 +203,5 @@ class Scheduler(ABC):
         admitted, unless memory runs out."""
 
 
-SCHEDULERS: Registry[type[Scheduler]] = Registry("scheduler")
+SCHEDULERS: Registry[Any] = Registry("scheduler")
+"""name → Scheduler subclass; `sglang` is a machine of its own (engine/sglang_replica.py runs it)"""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from kvsim.cache.radix import Node, RadixTree
 from kvsim.cache.radix_pool import Job, RadixPool
+from kvsim.sched.base import SCHEDULERS
 
 START_RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.14, 600
 """share of its declared output that a running request is taken to need: at the start, at least (times the start), and
@@ -86,6 +87,7 @@ class Budget:
         self.prefill -= tokens
 
 
+@SCHEDULERS("sglang")
 class Sglang:
     """Call `add` for arrivals, then `schedule`, run the batch, and `apply` it; once a step, also when it is None."""
 
@@ -101,7 +103,7 @@ class Sglang:
         """in this step, in order"""
         self.start_ratio = min(1.0, START_RATIO * limits.conservativeness)
         self.ratio = self.start_ratio
-        self._prefilled: list[Job] = []
+        self.prefilled: list[Job] = []
         self._shut = False
         """whether admission waits until a running request leaves"""
         self._passes = 0
@@ -141,7 +143,7 @@ class Sglang:
                 freed += self.pool.checkpoint(job, job.computed)
         self.pool.free += freed
         if batch.kind == "extend":
-            self._prefilled = [chunk.job for chunk in batch.chunks]
+            self.prefilled = [chunk.job for chunk in batch.chunks]
         return finished
 
     def never_fits(self, job: Job) -> bool:
@@ -151,7 +153,7 @@ class Sglang:
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken; between `apply` and `schedule`. Slow: for tests."""
-        jobs = {*self.running, *self._prefilled} | ({self.chunked} if self.chunked else set())
+        jobs = {*self.running, *self.prefilled} | ({self.chunked} if self.chunked else set())
         self.pool.check([job for job in jobs if job.node])
         assert len(self.running) <= self.limits.max_running
         assert all(not job.computed and not job.node for job in self.waiting)
@@ -160,10 +162,10 @@ class Sglang:
 
     def _join(self) -> None:
         """Finished requests leave and prefilled ones join; whenever someone leaves, admission opens again."""
-        ready = [job for job in self._prefilled if job is not self.chunked and job.generated < job.output]
-        if len(ready) < len(self._prefilled):
+        ready = [job for job in self.prefilled if job is not self.chunked and job.generated < job.output]
+        if len(ready) < len(self.prefilled):
             self._shut = False
-        self._prefilled = []
+        self.prefilled = []
         if ready and not self.running:
             self._shut = False
         before = len(self.running)

@@ -98,6 +98,8 @@ def steps(recording: Json) -> list[Json]:
         running.sort(key=lambda seq: seq.admitted)
         cached = {names[seq.row]: seq.cached for seq in plan.admitted if not seq.preemptions}
         taken.append(_step(scheduled, replica, running, free_blocks, plan.preempted, cached, names))
+        if isinstance(kv, Hybrid):
+            taken[-1]["held"] = {names[seq.row]: kv.held(seq) for seq in running}
 
     replay(
         trace, scheduler=Chunked(), kv=allocator(limits), cost=OneNanosecond(), max_stride=1, watch=watch,
@@ -113,6 +115,6 @@ def _step(scheduled: Json, replica: Replica, running: list[Any], free: int, pree
           names: list[str]) -> Json:
     return {
         "scheduled": scheduled, "free_blocks": free, "running": [names[seq.row] for seq in running],
-        "waiting": len(replica.state.waiting), "preempted": [names[seq.row] for seq in preempted],
+        "waiting": len(replica.state.waiting), "preempted": sorted(names[seq.row] for seq in preempted),
         "cached_at_admission": cached,
     }
