@@ -106,7 +106,7 @@ def _unrecognised(source: Source) -> InputError:
     """Says what is wrong with the nearest format: its separators, or a column."""
     from kvsim.trace.formats import FORMATS
     from kvsim.trace.formats.jsonlines import keys
-    from kvsim.trace.formats.table import header, other_delimiter
+    from kvsim.trace.formats.table import header, listed, other_delimiter
 
     member = source.only()
     member.text()  # says so where it is damaged, or no text
@@ -120,10 +120,10 @@ def _unrecognised(source: Source) -> InputError:
         common = len(names & set(reader.columns))
         if common > best[0]:
             best = common, name, [column for column in reader.columns if column not in names]
-    if best[0]:
+    if best[2]:
         column = best[2][0]
         near = difflib.get_close_matches(column, list(names), n=1)
-        has = f"it has {near[0]!r} instead" if near else f"it has {', '.join(sorted(names))}"
+        has = f"it has {near[0]!r} instead" if near else f"it has {listed(sorted(names))}"
         return InputError(f"{member.label} line 1 looks like format {best[1]!r}, but has no column {column!r}: {has}")
     return InputError(f"{member.label} is not a trace of a known format: see kvsim list trace-formats")
 

@@ -12,7 +12,7 @@ from kvsim.registry import unknown
 from kvsim.trace.arrivals import Arrivals, parse_arrivals
 from kvsim.trace.build import MAX_TOKENS, Rows, finish
 from kvsim.trace.chain import Blocks
-from kvsim.trace.lengths import Distribution, Fixed, parse_distribution
+from kvsim.trace.lengths import QUANTILES, Distribution, Empirical, Fixed, parse_distribution
 from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_MS, NS_PER_S, NS_PER_US, parse_duration_ns
 
@@ -170,7 +170,10 @@ def from_text(name: str, said: dict[str, str]) -> Trace:
 
 
 def spec_from_text(name: str, said: dict[str, str]) -> SynthSpec:
-    """A preset with some fields replaced. Keys are the fields of SynthSpec, and `rate`, `duration` (`1h`)."""
+    """A preset with some fields replaced. Keys are the fields of SynthSpec, and `rate`, `duration` (`1h`).
+
+    Lengths are a number, `lognormal:MEDIAN:SIGMA`, or `trace:FILE`: the quantiles of that trace's.
+    """
     from kvsim.trace.presets import PRESETS
 
     if name not in PRESETS:
@@ -184,6 +187,8 @@ def spec_from_text(name: str, said: dict[str, str]) -> SynthSpec:
         what = f"synthetic trace: {key}"
         if key == "arrivals":
             arrivals = parse_arrivals(text)
+        elif key in ("prompt", "message", "output") and text.startswith("trace:"):
+            values[key] = _measured(text.removeprefix("trace:"), answers=key == "output")
         elif key in ("prompt", "message", "output", "think_s"):
             values[key] = parse_distribution(text, what)
         elif key == "duration":
@@ -195,6 +200,17 @@ def spec_from_text(name: str, said: dict[str, str]) -> SynthSpec:
     if "rate" in said:
         arrivals = arrivals.at_rate(_number(said["rate"], "synthetic trace: rate"))
     return replace(PRESETS[name], arrivals=arrivals, **values)  # type: ignore[arg-type]
+
+
+def _measured(path: str, *, answers: bool) -> Empirical:
+    """The lengths of a trace's prompts, or of its answers, as quantiles."""
+    from kvsim.trace.loading import load
+
+    trace = load(path, untimed="at-once")
+    tokens = trace.output_tokens if answers else trace.prompt_tokens
+    if not len(tokens):
+        raise InputError(f"{path} has no requests whose lengths could be drawn")
+    return Empirical(tuple(np.quantile(tokens, QUANTILES).tolist()))
 
 
 def _number(text: str, what: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,6 +167,15 @@ def test_text_reaches_every_field() -> None:
     )
     assert len(trace) == 20 and (trace.output_tokens == 0).all()
     assert set(trace.prompt_tokens[trace.parent < 0].tolist()) == {13}
+
+
+def test_lengths_may_be_those_of_another_trace(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("prompt_tokens,output_tokens\n" + "".join(f"{k},{10 * k}\n" for k in range(1, 102)))
+    trace = load(f"synth:azure-chat?requests=5000&prompt=trace:{file}&output=trace:{file}")
+    assert trace.prompt_tokens.min() == 1 and trace.prompt_tokens.max() == 101
+    assert math.isclose(np.median(trace.prompt_tokens), 51, rel_tol=0.05)
+    assert math.isclose(np.percentile(trace.output_tokens, 90), 910, rel_tol=0.03)
 
 
 @pytest.mark.parametrize(

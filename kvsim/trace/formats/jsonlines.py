@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError
 from kvsim.trace import build
 from kvsim.trace.files import Member
+from kvsim.trace.formats.table import listed
 from kvsim.trace.types import Int
 
 _KEY = re.compile(r'"(\w+)"\s*:')
@@ -69,8 +70,7 @@ class JsonLines:
             return [found[key] for found in self.objects]
         except KeyError:
             row = next(i for i, found in enumerate(self.objects) if key not in found)
-            has = ", ".join(self.objects[row])
-            raise InputError(f"{self.where(row)} has no key {key!r}: it has {has}") from None
+            raise InputError(f"{self.where(row)} has no key {key!r}: it has {listed(self.objects[row])}") from None
 
     def optional(self, key: str) -> list[Any]:
         """The values of a key, None where an object lacks it."""

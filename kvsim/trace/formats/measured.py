@@ -17,7 +17,7 @@ from kvsim.trace.chain import Blocks
 from kvsim.trace.files import Member, Source, open_source
 from kvsim.trace.formats.base import FORMATS, ReadOptions, TraceFormat
 from kvsim.trace.formats.jsonlines import JsonLines, has_keys
-from kvsim.trace.types import Trace
+from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_S
 
 _RUN = ("request_id", "input_toks", "output_toks", "queued_ts")
@@ -52,7 +52,7 @@ class Measured(TraceFormat):
         if workload is None:
             rows.notes.append("no workload with these lengths lies beside the run: its prompts share no known prefix")
         else:
-            rows.blocks = _blocks(workload, options.block_size or _BLOCK)
+            rows.blocks = _blocks(workload, options.block_size or _BLOCK, rows.output)
         return finish(rows, source.name, "vllm-bench", where=lines.where)
 
 
@@ -69,7 +69,7 @@ class Workload(TraceFormat):
     def read(source: Source, options: ReadOptions) -> Trace:
         lines = JsonLines(source.only())
         rows = Rows(lines.times("arrival_time_ns", 1), lines.tokens("input_toks"), lines.tokens("output_toks"))
-        rows.blocks = _blocks(lines, options.block_size or _BLOCK)
+        rows.blocks = _blocks(lines, options.block_size or _BLOCK, rows.output)
         return finish(rows, source.name, "vllm-bench-workload", where=lines.where)
 
 
@@ -97,16 +97,19 @@ def _near(source: Source) -> list[Member]:
     return [open_source(str(file)).only() for file in sorted(files) if file.is_file() and ".jsonl" in file.name]
 
 
-def _blocks(workload: JsonLines, size: int) -> Blocks:
-    """Token ids → chained ids of the full blocks of prompt and answer (rule `floor`)."""
+def _blocks(workload: JsonLines, size: int, output: Int) -> Blocks:
+    """Token ids → chained ids of the full blocks of prompt and `output` tokens of the answer (rule `floor`)."""
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     ids: list[int] = []
     start = [0]
     answers = workload.optional("output_tok_ids")
     for row, prompt in enumerate(workload.column("input_tok_ids")):
+        answer = answers[row] or []
         if not isinstance(prompt, list) or len(prompt) != workload.objects[row]["input_toks"]:
             raise InputError(f"{workload.where(row)}: input_tok_ids must be a list of input_toks token ids")
-        text = prompt + (answers[row] or [])
+        if not isinstance(answer, list) or not all(type(token) is int for token in prompt + answer):
+            raise InputError(f"{workload.where(row)}: token ids must be whole numbers")
+        text = prompt + answer[: int(output[row])]
         before = -1
         for first in range(0, len(text) - size + 1, size):
             before = known.setdefault((before, tuple(text[first : first + size])), len(known))

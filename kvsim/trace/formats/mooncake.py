@@ -20,7 +20,7 @@ from kvsim.trace.types import Trace
 from kvsim.units import NS_PER_MS
 
 _BLOCK = 512
-_LIST = re.compile(r'"hash_ids"\s*:\s*\[')
+_COMPONENTS = re.compile(r'"hash_ids"\s*:\s*\{')  # RAGPulse's are an object of lists
 _KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
@@ -32,7 +32,7 @@ class Mooncake(TraceFormat):
     @staticmethod
     def sniff(source: Source) -> bool:
         member = source.only()
-        return source.single and has_keys(member, _KEYS) and bool(_LIST.search(member.first_line()))
+        return source.single and has_keys(member, _KEYS) and not _COMPONENTS.search(member.first_line())
 
     @staticmethod
     def read(source: Source, options: ReadOptions) -> Trace:

@@ -82,7 +82,8 @@ def _tables(source: Source) -> dict[tuple[str, int], int]:
             )
         lines = JsonLines(table)
         tokens = lines.tokens("token_length").tolist()
-        lengths.update(zip(((part, number) for number in lines.column(key)), tokens, strict=True))
+        numbers = build.whole(lines.column(key), key, lines.where).tolist()
+        lengths.update(zip(((part, number) for number in numbers), tokens, strict=True))
     return lengths
 
 
@@ -95,9 +96,12 @@ def _components(lines: JsonLines, lengths: dict[tuple[str, int], int], prompt: I
     for row, parts in enumerate(lines.column("hash_ids")):
         total = 0
         for part in _PARTS:
-            for number in parts.get(part, ()):
-                if (part, number) not in lengths:
-                    raise InputError(f"{lines.where(row)}: the table of {_PARTS[part]} has no id {number}")
+            listed = parts.get(part, []) if isinstance(parts, dict) else None
+            if not isinstance(listed, list):
+                raise InputError(f"{lines.where(row)}: hash_ids must be an object of lists, such as {part}")
+            for number in listed:
+                if type(number) is not int or (part, number) not in lengths:
+                    raise InputError(f"{lines.where(row)}: the table of {_PARTS[part]} has no id {number!r}")
                 ids.append(known.setdefault((part, number), len(known)))
                 total += lengths[part, number]
                 sums.append(total)

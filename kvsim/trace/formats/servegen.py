@@ -25,6 +25,8 @@ from kvsim.trace.types import Int, Trace
 from kvsim.units import NS_PER_S
 
 _WINDOW_S, _LENGTHS_S, _DAY_S = 600, 21_600, 86_400
+_MOST_PER_S = 1e5
+_SHAPES = {"": (-math.inf, math.inf), "Gamma": (0.005, 1e4), "Weibull": (0.1, 1e4)}  # beyond these gaps have no mean
 _RATES = re.compile(r"\d+,[\d.eE+-]+,[\d.eE+-]+,(Gamma|Weibull)?,[\d.eE+-]+,[\d.eE+-]+")
 _LENGTHS = re.compile(r'\{\s*"\d+":\s*\{\s*"input_tokens":\s*"\{')
 
@@ -74,10 +76,10 @@ def _generate(
     prompt: list[Int] = [np.zeros(0, np.int64)]
     output: list[Int] = [np.zeros(0, np.int64)]
     for line, text in rates.lines():
-        start, rate, _, kind, shape, scale = _window(rates, line, text)
+        start, rate, kind, shape = _window(rates, line, text)
         if rate <= 0 or start + _WINDOW_S <= begin_s or start >= end_s:
             continue
-        times = start + _arrivals(rate, kind, shape, scale, rng)
+        times = start + _arrivals(rate, kind, shape, rng)
         times = times[(times >= begin_s) & (times < end_s)]
         here = dataset.nearest(start)
         at.append(times)
@@ -86,25 +88,26 @@ def _generate(
     return np.concatenate(at), np.concatenate(prompt), np.concatenate(output)
 
 
-def _window(member: Member, line: int, text: str) -> tuple[float, float, float, str, float, float]:
+def _window(member: Member, line: int, text: str) -> tuple[float, float, str, float]:
     try:
         start, rate, cv, kind, shape, scale = text.split(",")
         numbers = float(start), float(rate), float(cv), float(shape), float(scale)
-        if not np.isfinite(numbers).all() or kind not in ("", "Gamma", "Weibull"):
+        low, high = _SHAPES[kind]
+        if not np.isfinite(numbers).all() or numbers[1] > _MOST_PER_S or not low <= numbers[3] <= high:
             raise ValueError
-    except ValueError:
-        right = "start, rate, CV, Gamma or Weibull or nothing, shape, scale"
+    except (ValueError, KeyError):
+        right = "start, rate, CV, Gamma or Weibull or nothing, shape, scale, all of them plausible"
         raise InputError(f"{member.label} line {line} is {text!r}, it must be: {right}") from None
-    return *numbers[:3], kind, *numbers[3:]
+    return numbers[0], numbers[1], kind, numbers[3]
 
 
-def _arrivals(rate: float, kind: str, shape: float, scale: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def _arrivals(rate: float, kind: str, shape: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """Arrivals in one window, in seconds from its start: gaps of the fitted shape, at the window's own mean rate."""
     n = int(rate * _WINDOW_S * 1.5 + 32)
     while True:
-        if kind == "Gamma" and shape > 0 and scale > 0:
+        if kind == "Gamma":
             gaps = rng.standard_gamma(shape, n) / shape
-        elif kind == "Weibull" and shape > 0 and scale > 0:
+        elif kind == "Weibull":
             gaps = exponential(rng, n) ** (1 / shape) / math.gamma(1 + 1 / shape)
         else:
             gaps = exponential(rng, n)
@@ -145,7 +148,7 @@ def _dataset(member: Member) -> _Dataset:
             for start, both in found.items()
             if both["input_tokens"] != "{}" != both["output_tokens"]
         }
-    except (ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, SyntaxError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(
             f"{member.label} is not a ServeGen dataset ({error}): window start → input_tokens and output_tokens, "
             'each like "{18: 0.25, 40: 0.75}"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,15 @@ _OTHER_DELIMITERS = {";": "';'", "\t": "tabs", "|": "'|'"}
 
 def header(member: Member) -> list[str]:
     """Column names on the first line, as a comma-separated file has them."""
-    return next(csv.reader([member.first_line()]), [])
+    with suppress(csv.Error):
+        return next(csv.reader([member.first_line()]), [])
+    return []
+
+
+def listed(names: Iterable[str]) -> str:
+    """Column names for a message: on one line, and not without end."""
+    text = " ".join(", ".join(names).split())
+    return text if len(text) <= 200 else text[:200] + " …"
 
 
 def has_columns(member: Member, columns: tuple[str, ...]) -> bool:
@@ -53,6 +62,7 @@ class Table:
             frame = pl.read_csv(member.bytes(), infer_schema=False)
         except pl.exceptions.PolarsError:
             raise self._ragged(len(names)) from None
+        self._require(frame.columns, columns)
         self._line = np.arange(2, frame.height + 2)
         blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series()
         if blank.any():
@@ -135,7 +145,7 @@ class Table:
         word = other_delimiter(self._member, columns)
         if word:
             raise InputError(f"{label} line 1: columns are separated by {word}, it must be commas")
-        raise InputError(f"{label} line 1 has no column {missing[0]!r}: it has {', '.join(names)}")
+        raise InputError(f"{label} line 1 has no column {missing[0]!r}: it has {listed(names)}")
 
     def _ragged(self, width: int) -> InputError:
         """The first row with more fields than the header has."""
