@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import InputError
-from kvsim.model.families import traits
+from kvsim.model.families import DEFAULTS, traits
 from kvsim.model.reader import Reader
 from kvsim.model.spec import AttentionGroup, Mla, ModelSpec, Moe
 from kvsim.model.windows import windows
@@ -47,18 +47,21 @@ def from_config(data: object, name: str, where: str = "config") -> ModelSpec:
         config = {**(config.get(part) or {}), **config}
     if "tie_word_embeddings" in outer:
         config.setdefault("tie_word_embeddings", outer["tie_word_embeddings"])
+    kind = str(config.get("model_type", "unknown"))
+    config = {**DEFAULTS.get(kind, {}), **config}
+    config["model_type"] = kind = DEFAULTS.get(kind, {}).get("model_type", kind)
     _refuse_unmodelled(config, where)
 
     read = Reader(config, where)
     family, known = traits(config)
     layers = read.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    hidden = read.count("hidden_size", "n_embd", "d_model")
+    hidden = read.count("hidden_size", "n_embd", "n_embed", "d_model")
     heads = read.count("num_attention_heads", "n_head", "n_heads", "num_heads")
     head_dim = read.count("head_dim", "kv_channels", "attention_head_dim", default=max(1, hidden // heads))
     if "head_dim" not in config and "kv_channels" not in config and hidden % heads:
         raise InputError(f"{where}: hidden_size {hidden} is no multiple of the {heads} attention heads; set head_dim")
     inter = read.count("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner", "inner_hidden_size",
-                       default=4 * hidden)
+                       default=4 * hidden) // (2 if family.halves_inter else 1)
     max_len = _max_model_len(read)
     mla = _mla(read)
     kv_heads = heads if mla else family.kv_heads(read, heads)
@@ -68,7 +71,6 @@ def from_config(data: object, name: str, where: str = "config") -> ModelSpec:
     vision = outer.get("vision_config")
     learned = read.count("max_position_embeddings", "n_positions") + family.position_offset if family.learned else 0
     embedding = read.count("word_embed_proj_dim", default=hidden)
-    kind = str(config.get("model_type", "unknown"))
     return ModelSpec(
         name=name,
         family=kind,
@@ -105,7 +107,8 @@ def _refuse_unmodelled(config: dict[str, Any], where: str) -> None:
     kind = config.get("model_type", "this model")
     if config.get("is_encoder_decoder"):
         raise InputError(f"{where}: {kind} is an encoder-decoder; kvsim models decoder-only transformers")
-    types = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention", "chunked_attention"}
+    attention = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+    types = set(config.get("layer_types") or ()) - attention
     marks = [key for key in _NO_CACHE_LAYERS if config.get(key)]
     if types or marks:
         raise InputError(f"{where}: {kind} has layers without a KV cache of their own "
@@ -114,14 +117,14 @@ def _refuse_unmodelled(config: dict[str, Any], where: str) -> None:
 
 def _max_model_len(read: Reader) -> int:
     """Longest context, with rotary scaling as vLLM applies it: linear and dynamic stretch the stated length, yarn the
-    original one; llama3 and longrope state the stretched length already."""
-    length = read.count("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length",
-                        "n_ctx", "model_max_length", default=2048)
+    original one; llama3, longrope and Gemma 3 state the stretched length already."""
+    length = read.count("model_max_length", "max_position_embeddings", "n_positions", "seq_length", "max_seq_len",
+                        "max_sequence_length", "n_ctx", default=2048)
     scaling = read.config.get("rope_scaling") or read.config.get("rope_parameters")
     if not isinstance(scaling, dict) or not isinstance(scaling.get("factor"), (int, float)):
         return length
     kind = scaling.get("rope_type", scaling.get("type"))
-    if kind in ("linear", "dynamic"):
+    if kind in ("linear", "dynamic") and not str(read.config.get("model_type")).startswith("gemma3"):
         return int(length * scaling["factor"])
     original = scaling.get("original_max_position_embeddings")
     if kind == "yarn" and isinstance(original, int):

@@ -33,6 +33,8 @@ class Family:
     qk_norm: str = ""
     """"head": one norm of head_dim each for q and k; "all": over all heads"""
     dense_only: bool = False
+    halves_inter: bool = False
+    """intermediate_size counts gate and up together"""
     kv: str = ""
     """how many KV heads: "falcon", "mqa", "chatglm", or num_key_value_heads"""
 
@@ -91,7 +93,7 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("qwen3", "qwen3_moe", "exaone4", "qwen3_vl_text", "qwen3_vl_moe_text"), Family(qk_norm="head")),
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2"), _DEEPSEEK),
     "glm4_moe": Family(qkv_bias=True, qk_norm="option", router_bias=True),
-    "qwen": Family(qkv_bias=True),
+    "qwen": Family(qkv_bias=True, halves_inter=True),
     "internlm": Family(qkv_bias=True, o_bias=True),
     "gemma": Family(tied=True),
     "gemma2": Family(tied=True, norms=4),
@@ -118,6 +120,15 @@ FAMILIES: dict[str, Family] = {
     "stablelm": Family(norms=4, final_norms=2),
     "nemotron": Family(gated=False, norms=4, final_norms=2),
 }  # fmt: skip
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+                    "max_position_embeddings": 131072, "sliding_window": 4096, "rope_local_base_freq": 10000.0},
+    "RefinedWeb": {"model_type": "falcon", "new_decoder_architecture": True},
+    "RefinedWebModel": {"model_type": "falcon", "new_decoder_architecture": False},
+}  # fmt: skip
+"""What files of a family leave to the defaults of its class, and what older names of a model_type stand for."""
 
 
 def traits(config: dict[str, Any]) -> tuple[Family, bool]:

@@ -91,6 +91,37 @@ def test_text_config_is_the_model_and_vision_is_memory() -> None:
     assert model.active_parameters < model.parameters - model.other_parameters
 
 
+def test_gemma_3_files_leave_much_to_their_class() -> None:
+    """google/gemma-3-4b-it states neither heads nor vocabulary, and a rotary factor that is applied already."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}  # fmt: skip
+    known, model = load_model("gemma-3-4b"), from_config({"model_type": "gemma3", "text_config": text}, "m")
+    assert model.parameters == known.parameters - known.other_parameters
+    assert model.attention_groups == known.attention_groups
+    assert model.max_model_len == known.max_model_len == 131072
+
+
+def test_older_names_of_falcon() -> None:
+    old = {"model_type": "RefinedWeb", "hidden_size": 8192, "n_layer": 60, "n_head": 128, "n_head_kv": 8,
+           "vocab_size": 65024}  # fmt: skip
+    assert from_config(old, "m").parameters == load_model("falcon-40b").parameters
+    old = {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_layer": 32, "n_head": 71, "multi_query": True,
+           "vocab_size": 65024}  # fmt: skip
+    assert from_config(old, "m").parameters == load_model("falcon-7b").parameters
+
+
+def test_qwen_1_counts_gate_and_up_together() -> None:
+    config = {"model_type": "qwen", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+              "intermediate_size": 22016, "kv_channels": 128, "vocab_size": 151936, "seq_length": 8192,
+              "tie_word_embeddings": False}  # fmt: skip
+    assert from_config(config, "m").parameters == 7_721_324_544  # Qwen-7B
+
+
+def test_command_r_states_its_context_twice() -> None:
+    config = {**LLAMA, "model_type": "cohere", "model_max_length": 131072}
+    assert from_config(config, "m").max_model_len == 131072
+
+
 def test_layer_types_give_the_windows() -> None:
     config = {**LLAMA, "num_hidden_layers": 4, "sliding_window": 512,
               "layer_types": ["full_attention", *["sliding_attention"] * 3]}  # fmt: skip
