@@ -67,7 +67,7 @@ def prefill_rows(root: Path, gpu: str) -> Rows:
 def prefill(p: Any, facts: Any, rows: Rows) -> Any:
     form = forms.PrefillForm(fixed_ns=p[0], per_chunk_ns=p[1], tile=64, flop_efficiency=p[2], byte_efficiency=p[3])
     flops, bytes_ = forms.prefill_work(form, rows["key"], rows["isl"], 0, np.maximum)
-    return forms.prefill_ns(form, facts, rows["b"], rows["b"] * flops, rows["b"] * bytes_, np.maximum)
+    return forms.prefill_ns(form, facts, rows["b"], rows["b"] * flops, rows["b"] * bytes_)
 
 
 def linear_rows(dtype: str) -> Callable[[Path, str], Rows]:

@@ -46,8 +46,8 @@ class Forms:
 GPU = Forms(
     decode=DecodeForm(fixed_ns=10_990, per_head_ns=19.4, fill=1.65, efficiency=0.875),
     decode_error=HeldOutError(median=0.12, p95=0.58, bias=0.03, rows=61_555),
-    prefill=PrefillForm(fixed_ns=11_560, per_chunk_ns=47, tile=64, flop_efficiency=0.443, byte_efficiency=0.354),
-    prefill_error=HeldOutError(median=0.24, p95=1.05, bias=0.02, rows=67_250),
+    prefill=PrefillForm(fixed_ns=11_320, per_chunk_ns=51, tile=64, flop_efficiency=0.542, byte_efficiency=0.520),
+    prefill_error=HeldOutError(median=0.20, p95=0.86, bias=0.02, rows=67_250),
     linear=MatmulForm(fixed_ns=3_750, tile=16, flop_efficiency=0.72, byte_efficiency=0.806),
     linear_error=HeldOutError(median=0.11, p95=0.40, bias=0.03, rows=122_262),
     linear_small=MatmulForm(fixed_ns=8_370, tile=16, flop_efficiency=0.43, byte_efficiency=0.754),

@@ -1,0 +1,129 @@
+"""Decode and prefill attention: one form for all keys of a source and dtype, a ragged table of ratios for each key."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+
+from kvsim.cost.line import Floats
+from kvsim.device import AttentionKey, DecodeCurve, Facts, PrefillCurve
+from kvsim.device.forms import (
+    DecodeForm,
+    PrefillForm,
+    causal_pairs,
+    decode_coefficients,
+    prefill_ns,
+    prefill_work,
+)
+from kvsim_calibration.evaluate import attention_key, groups
+from kvsim_calibration.fit.robust import fit, spread
+from kvsim_calibration.fit.thin import ragged
+from kvsim_calibration.rows import KEY
+
+TILES = (64, 128)
+"""rows of queries that a block of a flash kernel works on"""
+Parts = list[tuple[AttentionKey, pl.DataFrame]]
+
+
+def parts_of(frame: pl.DataFrame) -> Parts:
+    """(key, its rows), key by key."""
+    return [(attention_key(key), rows) for key, rows in groups(frame, KEY)]
+
+
+def floats(frame: pl.DataFrame, *columns: str) -> list[Floats]:
+    """Columns as float64."""
+    return [frame[name].cast(pl.Float64).to_numpy() for name in columns]
+
+
+def decode_form(frame: pl.DataFrame, facts: Facts) -> DecodeForm:
+    """The constants that fit the rows of all keys."""
+    parts = parts_of(frame[spread(frame.height)])
+    names = ("kv_heads", "read_bytes_per_token", "flops_per_pair")
+    key = SimpleNamespace(**{name: np.concatenate([np.full(rows.height, float(getattr(key, name)))
+                                                   for key, rows in parts]) for name in names})  # fmt: skip
+    n, attended, ns = floats(pl.concat([rows for _, rows in parts]), "n", "attended", "ns")
+
+    def form(p: Floats) -> DecodeForm:
+        return DecodeForm(fixed_ns=p[0], per_head_ns=p[1], fill=p[2], efficiency=p[3], flop_efficiency=p[4])
+
+    def predict(p: Floats) -> Floats:
+        fixed, per_token = decode_coefficients(form(p), key, facts, n, np.maximum)  # type: ignore[arg-type]
+        predicted: Floats = fixed + per_token * n * attended
+        return predicted
+
+    return form(fit(predict, ns, [10_000, 20, 2, 0.85, 0.6]))
+
+
+def decode_ratio(form: DecodeForm, key: AttentionKey, facts: Facts, rows: pl.DataFrame) -> Floats:
+    """Measured ÷ form of each row."""
+    n, attended, ns = floats(rows, "n", "attended", "ns")
+    fixed, per_token = decode_coefficients(form, key, facts, n, np.maximum)
+    ratio: Floats = ns / (fixed + per_token * (n * attended))
+    return ratio
+
+
+def decode_curves(frame: pl.DataFrame, form: DecodeForm, facts: Facts, source: str, tolerance: float
+                  ) -> list[DecodeCurve]:  # fmt: skip
+    """A curve a key."""
+    curves = []
+    for key, rows in parts_of(frame):
+        rows = rows.with_columns(ratio=decode_ratio(form, key, facts, rows))
+        table = ragged(_lines(rows, "n", "attended"), tolerance)
+        curves.append(DecodeCurve(key=key, form=form, table=table, source=source))
+    return curves
+
+
+def prefill_form(frame: pl.DataFrame, facts: Facts) -> PrefillForm:
+    """The constants, and the tile, that fit the rows of all keys."""
+    parts = parts_of(frame[spread(frame.height)])
+    chunks, ns = floats(pl.concat([rows for _, rows in parts]), "chunks", "ns")
+    best: tuple[float, PrefillForm] | None = None
+    for tile in TILES:
+        work = [_work(PrefillForm(tile=tile, fixed_ns=0, flop_efficiency=1, byte_efficiency=1), key, rows)
+                for key, rows in parts]  # fmt: skip
+        flops, bytes_ = (np.concatenate([w[i] for w in work]) for i in (0, 1))
+
+        def form(p: Floats, tile: int = tile) -> PrefillForm:
+            return PrefillForm(fixed_ns=p[0], per_chunk_ns=p[1], tile=tile, flop_efficiency=p[2], byte_efficiency=p[3])
+
+        def predict(p: Floats, flops: Floats = flops, bytes_: Floats = bytes_) -> Floats:
+            predicted: Floats = prefill_ns(form(p), facts, chunks, flops, bytes_)
+            return predicted
+
+        p = fit(predict, ns, [10_000, 50, 0.5, 0.5])
+        miss = float(np.median(np.abs(predict(p) / ns - 1)))
+        if best is None or miss < best[0]:
+            best = miss, form(p)
+    assert best is not None
+    return best[1]
+
+
+def _work(form: PrefillForm, key: AttentionKey, rows: pl.DataFrame) -> tuple[Floats, Floats]:
+    """(FLOPs, bytes) of each row."""
+    chunks, tokens, context = floats(rows, "chunks", "tokens", "context")
+    flops, bytes_ = prefill_work(form, key, tokens, context, np.maximum)
+    return chunks * flops, chunks * bytes_
+
+
+def prefill_curves(frame: pl.DataFrame, form: PrefillForm, facts: Facts, source: str, tolerance: float
+                   ) -> list[PrefillCurve]:  # fmt: skip
+    """A curve a key."""
+    curves = []
+    for key, rows in parts_of(frame):
+        chunks, tokens, context, ns = floats(rows, "chunks", "tokens", "context", "ns")
+        flops, bytes_ = _work(form, key, rows)
+        rows = rows.with_columns(
+            ratio=ns / prefill_ns(form, facts, chunks, flops, bytes_), total=chunks * tokens,
+            attended=causal_pairs(tokens, context, key.window, 1, np.maximum) / tokens)
+        table = ragged(_lines(rows, "total", "attended"), tolerance)
+        curves.append(PrefillCurve(key=key, form=form, table=table, source=source))
+    return curves
+
+
+def _lines(rows: pl.DataFrame, outer: str, inner: str) -> dict[float, tuple[Floats, Floats]]:
+    """outer value → (inner values, ratios); ratios at one place are merged into their median."""
+    merged = rows.group_by(outer, inner).agg(pl.col("ratio").median()).sort(outer, inner)
+    return {float(at): (line[inner].cast(pl.Float64).to_numpy(), line["ratio"].to_numpy())
+            for (at,), line in merged.group_by(outer, maintain_order=True)}  # fmt: skip
