@@ -98,7 +98,7 @@ def prepare(scenario: Scenario) -> Setup:
                  kv_dtype="bf16" if spec.precision == "auto" else spec.precision, attention=spec.attention,
                  block_size=spec.block_size),
         device,
-        HostOverhead(host.exposed_ns, host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
+        HostOverhead(host.exposed_with(scenario.tp), host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
                      host.spread),
     )
     limits = Limits(
@@ -161,7 +161,7 @@ def simulate(
     }
     if setup.spec.prefix == "radix":
         return _radix(trace, setup, cost, how)
-    kv = build_cache(setup.spec, setup.pool())
+    kv = build_cache(setup.spec, setup.pool(), trace)
     recorder = replay(
         trace, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
         tier=setup.spec.tier, max_stride=setup.scenario.max_stride or NEVER, **how,

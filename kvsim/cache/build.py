@@ -13,11 +13,14 @@ from kvsim.cache.none import NoCache
 from kvsim.cache.oracle import Oracle
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import PrefixPaged
+from kvsim.cache.ranked import Future, RankedPrefix
 from kvsim.cache.reserve import Reserve
 from kvsim.cache.retained import Retained
 from kvsim.cache.retention import Full
 from kvsim.cache.spec import CacheSpec
+from kvsim.cache.tiered import Tiered
 from kvsim.errors import InputError
+from kvsim.trace.types import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,18 @@ class Pool:
     """transient bytes of one token in flight: what bounds a batch without a cache"""
 
 
-def build_cache(spec: CacheSpec, pool: Pool) -> Allocator:
-    """The allocator for `spec` in `pool`."""
+def build_cache(spec: CacheSpec, pool: Pool, trace: Trace) -> Allocator:
+    """The allocator for `spec` in `pool`. Only eviction order belady looks at the trace, that is at the future."""
     match spec.layout:
         case "none":
             return NoCache(pool_bytes=pool.bytes, token_bytes=pool.activation_bytes)
         case "paged":
-            return _paged(spec, pool)
+            cache = _paged(spec, pool, trace)
+            if not spec.tier.bytes:
+                return cache
+            if not isinstance(cache, Paged):
+                raise InputError("a host tier behind sliding-window layers is not modelled: use tier none")
+            return Tiered(cache, spec.tier, swap=spec.on_pressure == "swap")
     token_bytes = pool.token_bytes * len(pool.windows)
     common: Any = {"pool_bytes": pool.bytes, "token_bytes": token_bytes, "max_model_len": pool.max_model_len}
     match spec.layout:
@@ -59,13 +67,15 @@ def build_cache(spec: CacheSpec, pool: Pool) -> Allocator:
             return Fit(**common, growth_tokens=spec.block_size, placement="best")
 
 
-def _paged(spec: CacheSpec, pool: Pool) -> Allocator:
+def _paged(spec: CacheSpec, pool: Pool, trace: Trace) -> Allocator:
     blocks = pool.bytes // (pool.token_bytes * spec.block_size)
     shape: Any = {"blocks": blocks, "block_size": spec.block_size, "token_bytes": pool.token_bytes}
     prefix = spec.prefix == "hash"
     if blocks <= pool.unusable:
         raise InputError(f"the KV pool of {pool.bytes:,} bytes holds no block of {spec.block_size} tokens")
     if len(pool.windows) > 1 or pool.windows[0]:
+        if spec.eviction != "lru":
+            raise InputError("with sliding-window layers idle blocks leave in order lru only")
         if not isinstance(spec.retention, Full):
             raise InputError("retention on top of sliding-window layers is not modelled: use retention full")
         return Hybrid(
@@ -74,4 +84,7 @@ def _paged(spec: CacheSpec, pool: Pool) -> Allocator:
         )
     if not isinstance(spec.retention, Full):
         return Retained(**shape, retention=spec.retention, unusable=pool.unusable)
+    if prefix and spec.eviction != "lru":
+        future = Future(trace) if spec.eviction == "belady" else None
+        return RankedPrefix(**shape, order=spec.eviction, future=future, unusable=pool.unusable)
     return (PrefixPaged if prefix else Paged)(**shape, unusable=pool.unusable)

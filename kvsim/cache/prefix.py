@@ -32,13 +32,15 @@ class Run:
     parts through this run find them again.
     """
 
-    __slots__ = ("hi", "id", "lo", "next", "prev", "ref", "tail")
+    __slots__ = ("born", "hi", "id", "lo", "next", "prev", "ref", "tail")
 
     def __init__(self, id: int, lo: int, hi: int, ref: int) -> None:
         self.id = id
         self.lo = lo
         self.hi = hi
         self.ref = ref
+        self.born = 0
+        """running number of the run: when it became findable"""
         self.tail: Run | None = None
         self.prev: Run = self
         self.next: Run = self
@@ -84,6 +86,7 @@ class PrefixPaged(Paged):
         self._index: dict[int, list[Run]] = {}
         """content id → its runs, in the order they became findable"""
         self._plain_free = self.usable
+        self._born = 0
         self._saved_blocks = 0
         """blocks that would be held more if nothing were shared"""
         self._match: tuple[Sequence, list[tuple[Run, int, int]]] | None = None
@@ -230,6 +233,8 @@ class PrefixPaged(Paged):
                 held.parts[-1] = (last[0], stop)
             else:
                 run = Run(id, at, stop, 1)
+                self._born += 1
+                run.born = self._born
                 runs.append(run)
                 held.parts.append((run, stop))
             at = stop
@@ -257,6 +262,10 @@ class PrefixPaged(Paged):
             run.prev.next = upper
             run.prev = upper
         return upper
+
+    def _next(self) -> Run:
+        """The run whose blocks go next."""
+        return self._queue.next
 
     def _append(self, run: Run) -> None:
         last = self._queue.prev
@@ -288,7 +297,7 @@ class PrefixPaged(Paged):
         self._match = None
         self.free -= blocks
         while blocks:
-            run = self._queue.next
+            run = self._next()
             size = run.hi - run.lo
             part = min(size, blocks)
             if run.id == PLAIN:

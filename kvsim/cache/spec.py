@@ -85,8 +85,9 @@ class CacheSpec:
             return "a host tier holds idle prefix blocks or swapped sequences: set prefix hash or on-pressure swap"
         if self.on_pressure == "swap" and not self.tier.bytes:
             return "swapping needs somewhere to swap to: set a tier, such as host:64GiB"
-        if self.eviction == "belady" and self.prefix != "hash":
-            return "eviction belady needs prefix hash: it looks up when each block is wanted next"
+        known = {"off": EVICTIONS, "hash": ("lru", "fifo", "lfu", "belady"), "radix": EVICTIONS[:-1]}[self.prefix]
+        if self.eviction not in known:
+            return f"prefix {self.prefix} has no eviction order {self.eviction}: it has {', '.join(known)}"
         return None
 
     def facts(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Replay a recording of vLLM's own scheduler through ours: the same requests, then step against step.
 
-A recording (docs/validation.md) lists limits, requests with their prompt's token ids, and for every engine step what was
-scheduled. Every step takes one nanosecond here, so that arrival by step number is arrival by clock.
+A recording (docs/validation.md) lists limits, requests with their prompt's token ids, and for every engine step what
+was scheduled. Every step takes one nanosecond here, so that arrival by step number is arrival by clock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def chains(requests: list[Json], block_size: int) -> list[list[Part]]:
     all_chains = []
     for request in requests:
         tokens = list(request["prompt"])
-        tokens += [generated_token(request["id"], p) for p in range(len(tokens), len(tokens) + request["output_tokens"])]
+        ends = len(tokens) + request["output_tokens"]
+        tokens += [generated_token(request["id"], position) for position in range(len(tokens), ends)]
         parts: list[Part] = []
         before = -1
         for block in range(len(tokens) // block_size):

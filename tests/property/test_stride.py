@@ -15,6 +15,7 @@ from kvsim.cache.none import NoCache
 from kvsim.cache.oracle import Oracle
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import PrefixPaged
+from kvsim.cache.ranked import RankedPrefix
 from kvsim.cache.reserve import Reserve
 from kvsim.cache.retained import Retained
 from kvsim.cache.retention import parse_retention
@@ -65,6 +66,8 @@ def layout(name: str, tokens: int, max_len: int) -> Allocator:
         return Tiered(layout("paged", tokens, max_len), TIER, swap=True)
     if name == "offload":
         return Tiered(layout("paged-prefix", tokens, max_len), TIER, swap=True)
+    if name in ("fifo", "lfu"):
+        return RankedPrefix(blocks=tokens // 16, block_size=16, token_bytes=TOKEN, order=name)
     if name in RETENTIONS:
         return Retained(blocks=tokens // 16, block_size=16, token_bytes=TOKEN, retention=parse_retention(RETENTIONS[name]))
     raise AssertionError(name)
@@ -109,7 +112,7 @@ def check_gaps(trace: Trace, record: Recorder) -> None:
 
 
 TIER = Tier(400 * TOKEN, 2 * 10**9, 7001)
-LAYOUTS = [*RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix", "swap", "offload"]
+LAYOUTS = [*RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix", "swap", "offload", "fifo", "lfu"]
 
 
 @pytest.mark.parametrize("scheduler", ["chunked", "prefill-first", "static"])
