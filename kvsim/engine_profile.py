@@ -106,12 +106,18 @@ class Host(_Frozen):
     """What the host adds to a step, as in kvsim.cost.host: step = max(device, overlapped) + exposed."""
 
     exposed_ns: NotNegative = 0.0
+    exposed_per_gpu_ns: NotNegative = 0.0
+    """more for each GPU of a tensor-parallel group, where a driver process feeds its workers"""
     exposed_per_sequence_ns: NotNegative = 0.0
     exposed_prefill_ns: NotNegative = 0.0
     overlapped_ns: NotNegative = 0.0
     spread: NotNegative
     """half-width of 90 % as a share"""
     source: str
+
+    def exposed_with(self, tp: int) -> float:
+        """exposed_ns of a tensor-parallel group of `tp`."""
+        return self.exposed_ns + (tp * self.exposed_per_gpu_ns if tp > 1 else 0.0)
 
 
 class EngineProfile(_Frozen):
