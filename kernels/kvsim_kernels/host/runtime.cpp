@@ -63,9 +63,11 @@ struct Barrier {                                // lets its waiters go when as m
     int line = 0;                               // of the first to arrive
 };
 struct Copy { void* to; const void* from; int bytes; bool valid; };
+struct Lanes32 : Barrier {                      // and what its lanes give each other, of the last two phases in turn:
+    unsigned char slots[2][32][SLOT];           // a fast lane spares a slow one's view
+};
 struct Warp {
-    std::deque<Barrier> barriers;               // one for each set of lanes in use; their addresses must last
-    unsigned char slots[2][32][SLOT];
+    std::deque<Lanes32> sets;                   // one for each set of lanes in use; their addresses must last
 };
 struct Fiber {
     std::unique_ptr<char[]> stack{new char[STACK]};
@@ -74,7 +76,7 @@ struct Fiber {
     unsigned rank = 0;
     bool done = false;
     const Barrier* waiting = nullptr;
-    unsigned phase = 0, parity = 0;
+    unsigned phase = 0;
     const char* at = "";
     int line = 0;
     std::vector<std::vector<Copy>> copies;      // groups of asynchronous copies not yet waited for, the open one last
@@ -149,7 +151,7 @@ void run(Index where, Index grid, Index shape, size_t shared_bytes) {
         }
         Fiber& f = *block.fibers[i];
         f.thread = {i % shape.x, i / shape.x % shape.y, i / shape.x / shape.y};
-        f.rank = i, f.done = false, f.waiting = nullptr, f.parity = 0, f.copies.assign(1, {});
+        f.rank = i, f.done = false, f.waiting = nullptr, f.copies.assign(1, {});
     }
     TSAN(block.tsan = __tsan_get_current_fiber(); __tsan_release(&block);)
     static const bool backwards = getenv("KVSIM_HOST_BACKWARDS");   // the other extreme of the orders allowed
@@ -175,12 +177,12 @@ void arrive(Barrier& b, unsigned parties, const char* at, int line) {
     f.waiting = &b, f.phase = b.phase;
     yield();
 }
-void arrive(unsigned mask, const char* at, int line) {
+Lanes32& set_of(unsigned mask) {
     const unsigned first = block.now->rank & ~31u, lanes = std::min(32u, block.size - first);
     if (lanes < 32) mask &= (1u << lanes) - 1;
-    auto& all = block.warps[first / 32].barriers;
-    auto b = std::find_if(all.begin(), all.end(), [=](auto& b) { return b.mask == mask; });
-    arrive(b == all.end() ? all.emplace_back(Barrier{mask}) : *b, std::popcount(mask), at, line);
+    auto& all = block.warps[first / 32].sets;
+    auto found = std::find_if(all.begin(), all.end(), [=](auto& set) { return set.mask == mask; });
+    return found == all.end() ? all.emplace_back(Lanes32{{mask}, {}}) : *found;
 }
 }  // namespace
 
@@ -195,16 +197,16 @@ void sync_block(int line) {
 }
 void sync_lanes(unsigned mask, int line) {
     TSAN(void* sync; { Quiet q; sync = &block.warps[block.now->rank / 32]; } __tsan_release(sync);)
-    { Quiet q; arrive(mask, "__syncwarp", line); }
+    { Quiet q; Lanes32& set = set_of(mask); arrive(set, std::popcount(set.mask), "__syncwarp", line); }
     TSAN(__tsan_acquire(sync);)
 }
 
 const unsigned char* give(unsigned mask, const void* mine, size_t bytes, const char* at, int line) {
     Quiet q;
-    Fiber* f = block.now;
-    auto slots = block.warps[f->rank / 32].slots[f->parity ^= 1];   // two in turn: a fast lane spares a slow one's view
-    memcpy(slots[f->rank % 32], mine, bytes);
-    arrive(mask, at, line);
+    Lanes32& set = set_of(mask);
+    auto slots = set.slots[set.phase % 2];
+    memcpy(slots[lane()], mine, bytes);
+    arrive(set, std::popcount(set.mask), at, line);
     return slots[0];
 }
 void take(const unsigned char* slots, unsigned mask, int lane, void* into, size_t bytes) {
