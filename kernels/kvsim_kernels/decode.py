@@ -46,6 +46,7 @@ def decode_attention(
     splits: int | None = None,
     longest: int | None = None,
     out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
     workspace: torch.Tensor | None = None,
     check_contents: bool = True,
 ) -> torch.Tensor:
@@ -60,6 +61,7 @@ def decode_attention(
     splits: parts that each sequence is cut into, worked on at once; by default from the multiprocessors, the batch and
         `longest` (the longest length, if known; else the capacity).
     out: [sequences, heads, head_dim] like q, written and returned.
+    lse: float32 [sequences, heads], filled, if given, with the natural log-sum-exp of the scaled scores (`kv_score`).
     workspace: float32, at least `workspace_size(...)` elements; needed, as `out`, while a CUDA graph is captured.
     check_contents: check lengths and block ids too, which waits for the device; not done while capturing.
 
@@ -88,7 +90,9 @@ def decode_attention(
     if out is None:
         out = torch.empty_like(q)
     checks.tensor("out", out, [batch, heads, head_dim], (q.dtype,), q.device)
-    part = lse = None
+    if lse is not None:
+        checks.tensor("lse", lse, [batch, heads], (torch.float32,), q.device)
+    part, split_lse = None, lse
     if splits > 1:
         size = workspace_size(batch, heads, head_dim, splits)
         if workspace is None:
@@ -96,7 +100,7 @@ def decode_attention(
         checks.tensor("workspace", workspace, [None], (torch.float32,), q.device)
         if workspace.numel() < size:
             raise ValueError(f"workspace has {workspace.numel()} elements; {size} are needed for {splits} splits")
-        part, lse = workspace, workspace[batch * heads * splits * head_dim :]
+        part, split_lse = workspace, workspace[batch * heads * splits * head_dim :]
 
     log2_scale = (
         (head_dim**-0.5 if scale is None else scale) * cache.key_scale * log2(e)
@@ -104,13 +108,13 @@ def decode_attention(
     grid = splits * -(-group // chosen.heads), cache.kv_heads, batch
     shape = width, shift, group, splits, log2_scale
     if chosen.kernel.name == "decode_cuda_cores":
-        arguments = (out, part, lse, q, cache.keys, cache.values, block_table, lengths, *shape)
+        arguments = (out, part, split_lse, q, cache.keys, cache.values, block_table, lengths, *shape)
     else:
         stored = cache.keys, cache.values, cache.scales
-        arguments = (out, part, lse, q, *stored, block_table, lengths, *shape, cache.value_scale)
+        arguments = (out, part, split_lse, q, *stored, block_table, lengths, *shape, cache.value_scale)
     chosen.kernel.launch(grid, *arguments, device=q.device)
     if splits > 1:
-        merge(q.dtype, head_dim).launch((batch * heads,), out, part, lse, splits, device=q.device)
+        merge(q.dtype, head_dim).launch((batch * heads,), out, part, split_lse, lse, splits, device=q.device)
     return out
 
 

@@ -36,9 +36,9 @@ def kv_score(
     the heads h of KV head g: exactly the probabilities of attention, because lse is its final normaliser. A second
     pass, over keys only; each score has one writer, so the result is the same every time.
 
-    q, cache, lengths, query_starts, block_table, scale, check_contents: as in `prefill_attention`, whose `lse` goes in
-    here (decoding: one query a sequence). scores float32 [sequences, kv heads, capacity], where capacity is the
-    cache's, or blocks a sequence * block size.
+    q, cache, lengths, query_starts, block_table, scale, check_contents: as in `prefill_attention`. lse: what that left,
+    or `decode_attention` with one query a sequence. scores float32 [sequences, kv heads, capacity], where capacity is
+    the cache's, or blocks a sequence * block size.
     Raises ValueError in words before anything is launched. Can be captured in a CUDA graph.
     """
     asked = chunks.checked(q, cache, lengths, query_starts, block_table, scale, len(q), check_contents)

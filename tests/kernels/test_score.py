@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kvsim_kernels.decode import Path, decode_attention
 from kvsim_kernels.grid import Case, score
 from kvsim_kernels.prefill import prefill_attention
 from kvsim_kernels.sample import batch
@@ -32,6 +33,19 @@ def test_each_query_and_head_gives_one_in_all() -> None:
         kv_score(x.q, lse, x.cache, x.lengths, x.query_starts, scores)
         torch.testing.assert_close(scores.sum(-1), times * 3 * torch.tensor([[60.0, 60], [7, 7]]), rtol=1e-4, atol=0)
     assert not scores[0, :, 60:].any()
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("kernel", ["tensor-cores", "cuda-cores"])
+def test_decode_leaves_the_normaliser_that_prefill_leaves(kernel: Path, splits: int) -> None:
+    x = batch([1, 1, 1], [130, 1, 70], kv_heads=2, group=2, head_dim=64, dtype=torch.bfloat16, block_size=16)
+    want, got = torch.empty(2, 3, 4)
+    prefill_attention(x.q, x.cache, x.lengths, x.query_starts, block_table=x.block_table, lse=want)
+    decode_attention(x.q, x.cache, x.lengths, block_table=x.block_table, kernel=kernel, splits=splits, lse=got)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-2)  # decode rounds scaled queries to bf16
+    nothing = torch.zeros(3, 4)
+    decode_attention(x.q, x.cache, 0 * x.lengths, block_table=x.block_table, kernel=kernel, splits=splits, lse=nothing)
+    assert (nothing == -torch.inf).all()
 
 
 def test_bad_input_is_refused_in_words() -> None:

@@ -14,7 +14,6 @@ import torch
 from .. import decode
 from ..caches import Cache, ContiguousCache, Format, PagedCache
 from ..grid import relative_error
-from ..launch import multiprocessors
 from ..prefill import Rung, prefill_attention
 from ..reference import cache as held
 from ..reference import prefill as reference
@@ -123,8 +122,7 @@ def decode_subject(shape: Shape, path: decode.Path, device: torch.device, seed: 
     q = normal((shape.batch, heads, shape.head_dim), device, seed + 1)
     lengths = torch.full((shape.batch,), shape.length, dtype=torch.int32, device=device)
     out = torch.full_like(q, torch.nan)
-    plan = decode.plan(q.dtype, cache.format, shape.head_dim, shape.group, cache.group, path)
-    splits = decode.split_count(plan, shape.batch, shape.kv_heads, shape.group, shape.length, multiprocessors(device))
+    splits = decode.default_splits(q, cache, shape.length, path)
     size = decode.workspace_size(shape.batch, heads, shape.head_dim, splits)
     workspace = torch.empty(size, dtype=torch.float32, device=device)
 

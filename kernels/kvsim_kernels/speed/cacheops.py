@@ -13,6 +13,7 @@ from ..append import kv_append
 from ..caches import Format, PagedCache
 from ..compact import kv_compact, planes
 from ..copy import kv_copy
+from ..decode import decode_attention
 from ..grid import relative_error
 from ..grid.append import unequal
 from ..prefill import prefill_attention
@@ -60,7 +61,10 @@ def score_subject(shape: Shape, device: torch.device, seed: int) -> Subject:
     lengths = torch.full((shape.batch,), shape.length, dtype=torch.int32, device=device)
     starts = torch.arange(shape.batch + 1, dtype=torch.int32, device=device) * shape.queries
     lse = torch.empty(q.shape[:2], device=device)
-    prefill_attention(q, cache, lengths, starts, block_table=table, lse=lse, most_queries=shape.queries)
+    if shape.queries == 1:
+        decode_attention(q, cache, lengths, block_table=table, lse=lse)
+    else:
+        prefill_attention(q, cache, lengths, starts, block_table=table, lse=lse, most_queries=shape.queries)
     capacity = -(-shape.length // (shape.block_size or 1)) * (shape.block_size or 1)
     scores = torch.zeros(shape.batch, shape.kv_heads, capacity, device=device)
 
