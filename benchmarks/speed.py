@@ -1,7 +1,7 @@
 """How fast the simulator is on this machine: `make bench`.
 
 Whole processes are timed as a user starts them (`kvsim simulate --no-interval --json`), by CPU and wall-clock time and
-peak memory; the event loop alone in CPU time, inside this process. Nothing here asserts: a busy machine only shows worse.
+peak memory; the event loop alone in CPU time, inside this process. Nothing asserts: a busy machine only shows worse.
 """
 
 from __future__ import annotations
