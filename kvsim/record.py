@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from itertools import repeat
 from operator import sub
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,19 @@ TIMELINE_COLUMNS = (
     "t_ns", "replica", "running", "waiting", "used", "reserved", "internal", "cached", "external", "free",
     "shared_saved", "largest_free",
 )
+MAP_COLUMNS = ("t_ns", "replica", "start", "end", "row")
+MAP_EVERY = 32
+"""timeline samples to one memory map"""
 SAMPLES = 4096
 """the timeline is thinned to every other sample when it would grow past this"""
+
+
+class Memory(Protocol):
+    """What the Recorder asks of a cache: Allocators, and whatever else has a pool."""
+
+    def stats(self) -> MemoryStats: ...
+
+    def memory_map(self) -> list[tuple[int, int, int]]: ...
 
 
 class Recorder:
@@ -48,6 +60,8 @@ class Recorder:
         self.reasons: list[str] = []
         self.steps = array("q")
         self.timeline = array("q")
+        self.maps = array("q")
+        """who holds which bytes of the pool, at every MAP_EVERY-th sample"""
         self._gaps = array("q")
         """time between tokens, and …"""
         self._gap_counts = array("q")
@@ -113,9 +127,13 @@ class Recorder:
 
     # -- timeline ---------------------------------------------------------------------------------------------------
 
-    def sample(self, until: int, replica: int, running: int, waiting: int, stats: MemoryStats) -> None:
+    def sample(self, until: int, replica: int, running: int, waiting: int, kv: Memory) -> None:
         """The state that holds at every grid time up to `until`."""
+        stats = kv.stats()
         while self.next_sample <= until:
+            if self.next_sample % (MAP_EVERY * self.sample_every) == 0:
+                for start, end, row in kv.memory_map():
+                    self.maps.extend((self.next_sample, replica, start, end, row))
             self.timeline.extend((
                 self.next_sample, replica, running, waiting, stats.used, stats.reserved, stats.internal, stats.cached,
                 stats.external, stats.free, stats.shared_saved, stats.largest_free,
@@ -125,12 +143,11 @@ class Recorder:
                 self._thin()
 
     def _thin(self) -> None:
-        rows = np.frombuffer(self.timeline, np.int64).reshape(-1, len(TIMELINE_COLUMNS))
+        last = self.next_sample - self.sample_every
         self.sample_every *= 2
-        kept = rows[rows[:, 0] % self.sample_every == 0].copy()
-        del rows  # an array cannot be replaced while numpy looks at it
-        self.timeline = array("q", kept.tobytes())
-        self.next_sample = int(kept[-1, 0]) + self.sample_every
+        self.timeline = _every(self.timeline, len(TIMELINE_COLUMNS), self.sample_every)
+        self.maps = _every(self.maps, len(MAP_COLUMNS), MAP_EVERY * self.sample_every)
+        self.next_sample = last // self.sample_every * self.sample_every + self.sample_every
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -143,9 +160,18 @@ class Recorder:
     def timeline_columns(self) -> dict[str, Int]:
         return _columns(self.timeline, TIMELINE_COLUMNS)
 
+    def map_columns(self) -> dict[str, Int]:
+        return _columns(self.maps, MAP_COLUMNS)
+
     def itl(self) -> tuple[Int, Int]:
         """(gaps, counts): the multiset of times between tokens, in the order they happened."""
         return np.frombuffer(self._gaps, np.int64), np.frombuffer(self._gap_counts, np.int64)
+
+
+def _every(flat: array[int], width: int, every: int) -> array[int]:
+    """The rows whose first column is a multiple of `every`."""
+    rows = np.frombuffer(flat, np.int64).reshape(-1, width)
+    return array("q", rows[rows[:, 0] % every == 0].tobytes())
 
 
 def _columns(flat: array[int], names: tuple[str, ...]) -> dict[str, Int]:

@@ -35,7 +35,9 @@ MEMORY = ("used", "reserved", "internal", "cached", "external", "free")
 TIMELINE = ("t_ns", "replica", "running", "waiting", *MEMORY, "shared_saved", "largest_free")
 STEPS = ("start_ns", "end_ns", "steps", "replica", "decode", "chunks", "prefill_tokens", "attended")
 ITL = ("gap_ns", "count")
-_TABLES = {"requests": REQUESTS, "timeline": TIMELINE, "steps": STEPS, "itl": ITL}
+MEMORY_MAP = ("t_ns", "replica", "start", "end", "row")
+_TABLES = {"requests": REQUESTS, "timeline": TIMELINE, "steps": STEPS, "itl": ITL,
+           "memory_map": MEMORY_MAP}  # fmt: skip
 _MAY_BE_NULL = ("session", "replica", "scheduled_ns", "first_token_ns", "last_token_ns")
 
 Columns = Mapping[str, Any]
@@ -63,6 +65,7 @@ class Result:
     timeline: pl.DataFrame
     steps: pl.DataFrame
     itl: pl.DataFrame
+    memory_map: pl.DataFrame
 
     @classmethod
     def from_columns(
@@ -73,6 +76,7 @@ class Result:
         steps: Columns,
         itl: tuple[Any, Any],
         reasons: Sequence[str] = (),
+        memory_map: Columns | None = None,
     ) -> Result:
         """A Result from the Recorder's raw columns.
 
@@ -85,6 +89,7 @@ class Result:
             "timeline": {name: timeline[name] for name in TIMELINE},
             "steps": {name: steps[name] for name in STEPS},
             "itl": dict(zip(ITL, itl, strict=True)),
+            "memory_map": memory_map or dict.fromkeys(MEMORY_MAP, ()),
         }
         frames = {name: pl.DataFrame({c: _int64(v) for c, v in columns.items()}) for name, columns in tables.items()}
         frames["requests"] = frames["requests"].with_columns(

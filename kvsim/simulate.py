@@ -73,9 +73,10 @@ class Setup:
 
 
 def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
-    """The preset (the engine's where none is named) with the axes that the scenario overrides."""
+    """The preset (the engine's, in its block size, where none is named) with the axes that the scenario overrides."""
+    block_size = scenario.block_size or (None if scenario.policy else engine.limits.block_size)
     return POLICIES.get(scenario.policy or engine.policy).override(
-        layout=scenario.layout, block_size=scenario.block_size, prefix=scenario.prefix, eviction=scenario.eviction,
+        layout=scenario.layout, block_size=block_size, prefix=scenario.prefix, eviction=scenario.eviction,
         retention=scenario.retention, precision=scenario.kv_dtype, tier=scenario.tier, on_pressure=scenario.on_pressure,
         attention=scenario.attention,
     )
@@ -98,8 +99,8 @@ def prepare(scenario: Scenario) -> Setup:
                  kv_dtype="bf16" if spec.precision == "auto" else spec.precision, attention=spec.attention,
                  block_size=spec.block_size),
         device,
-        HostOverhead(host.exposed_with(scenario.tp), host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
-                     host.spread),
+        HostOverhead(host.exposed_with(scenario.tp), host.exposed_per_sequence_ns, host.exposed_prefill_ns,
+                     host.overlapped_ns, host.spread),
     )
     limits = Limits(
         sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens,
@@ -258,5 +259,6 @@ def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, 
         "output_tokens": trace.output_tokens,
     }
     return Result.from_columns(
-        run, columns, recorder.timeline_columns(), recorder.step_columns(), recorder.itl(), recorder.reasons
+        run, columns, recorder.timeline_columns(), recorder.step_columns(), recorder.itl(), recorder.reasons,
+        recorder.map_columns(),
     )

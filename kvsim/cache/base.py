@@ -171,6 +171,11 @@ class Allocator(ABC):
     def stats(self) -> MemoryStats:
         """Where the bytes are, in time independent of the number of sequences."""
 
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        """What lies where, in order of address: (first byte, byte after the last, row of the trace). Contiguous
+        layouts have true addresses; blocks are interchangeable, so paged ones are drawn sequence after sequence."""
+        return []
+
     @abstractmethod
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken. Slow: for tests."""

@@ -380,6 +380,14 @@ class Hybrid(Allocator):
             shared_saved=self._saved_blocks * self.block_bytes, largest_free=free,
         )
 
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        at, found = 0, []
+        for seq in sorted(self._sequences, key=lambda seq: seq.admitted):
+            end = at + sum(self.held(seq)) * self.block_bytes
+            found.append((at, end, seq.row))
+            at = end
+        return found
+
     def check(self) -> None:
         queued = plain = 0
         block = self._queue.next

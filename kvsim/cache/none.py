@@ -24,5 +24,8 @@ class NoCache(Paged):
         return MemoryStats(pool=self.pool_bytes, used=0, reserved=0, internal=0, cached=0, external=0,
                            free=self.pool_bytes, largest_free=self.pool_bytes)
 
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        return []
+
     def never_fits(self, seq: Sequence) -> bool:
         return seq.final + 1 > self.usable

@@ -151,6 +151,19 @@ class Paged(Allocator):
             largest_free=free,
         )
 
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        at, found = 0, []
+        for seq in sorted(self._sequences, key=lambda seq: seq.admitted):
+            end = at + self._blocks_of(seq) * self.block_bytes
+            found.append((at, end, seq.row))
+            at = end
+        return found
+
+    def _blocks_of(self, seq: Sequence) -> int:
+        """Blocks that `seq` holds, shared ones included."""
+        held: int = -(-(seq.base + self.step) // self.block_size) if seq.decoding else seq.store
+        return held
+
     def check(self) -> None:
         held = 0
         tokens = tail = 0

@@ -328,6 +328,28 @@ class PrefixPaged(Paged):
     def _shared_tokens(self) -> int:
         return self._saved_blocks * self.block_size
 
+    def _blocks_of(self, seq: Sequence) -> int:
+        if seq.decoding:
+            return -(-(seq.base + self.step) // self.block_size)
+        held: Held = seq.store
+        return held.findable + held.plain
+
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        """A shared block is drawn with the first of its sequences; idle prefix blocks follow as row −1."""
+        at, found, seen = 0, [], set()
+        for seq in sorted(self._sequences, key=lambda seq: seq.admitted):
+            held: Held = seq.store
+            shared = 0
+            for run in held.runs():
+                shared += run.hi - run.lo if run in seen else 0
+                seen.add(run)
+            end = at + (self._blocks_of(seq) - shared) * self.block_bytes
+            if end > at:
+                found.append((at, end, seq.row))
+            at = end
+        idle = (self.free - self._plain_free) * self.block_bytes
+        return [*found, (at, at + idle, -1)] if idle else found
+
     def check(self) -> None:
         queued = plain = 0
         run = self._queue.next

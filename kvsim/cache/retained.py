@@ -185,6 +185,12 @@ class Retained(Paged):
         full = (final - 1) // self.block_size * self.block_size
         return full + self.block_size - final, full + 1 - (seq.base - seq.dropped)
 
+    def _blocks_of(self, seq: Sequence) -> int:
+        if seq.decoding:
+            return -(-min(seq.base - seq.dropped + self.step, self._cap) // self.block_size)
+        held: Kept = seq.store
+        return held.blocks
+
     def check(self) -> None:
         blocks = tokens = tail = 0
         for seq in self._sequences:

@@ -188,6 +188,9 @@ class Tiered(Allocator):
     def stats(self) -> MemoryStats:
         return self.inner.stats()
 
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        return self.inner.memory_map()
+
     def check(self) -> None:
         self.inner.check()
         assert self._swapped_bytes == sum(self._held(tokens) for tokens in self._swapped.values())

@@ -347,4 +347,4 @@ class Replica:
 
     def _sample(self, until: int) -> None:
         state = self.state
-        self.record.sample(until, self.index, state.running(), len(state.waiting), self.kv.stats())
+        self.record.sample(until, self.index, state.running(), len(state.waiting), self.kv)

@@ -154,14 +154,26 @@ class SglangReplica:
     def _sample(self, until: int) -> None:
         engine = self.engine
         running = len(engine.running) + (engine.chunked is not None)
-        self.record.sample(until, self.index, running, len(engine.waiting), self.stats())
+        self.record.sample(until, self.index, running, len(engine.waiting), self)
+
+    def memory_map(self) -> list[tuple[int, int, int]]:
+        """What running requests hold of their own and share, drawn in order of row; pages have no numbers here."""
+        size, at, found = self.token_bytes, 0, []
+        for job in sorted(self._holding(), key=lambda job: job.row):
+            end = at + (job.computed - job.owned) * size
+            found.append((at, end, job.row))
+            at = end
+        return found
+
+    def _holding(self) -> list[Job]:
+        engine = self.engine
+        jobs = {*engine.running, *engine.prefilled} | ({engine.chunked} if engine.chunked else set())
+        return [job for job in jobs if job.node is not None]
 
     def stats(self) -> MemoryStats:
         """Protected tree pages and pages of requests are used, evictable ones are cached; the tail of a last page
         counts as reserved (it is at most a page a request)."""
-        pool, engine, size = self.pool, self.engine, self.token_bytes
-        jobs = {*engine.running, *engine.prefilled} | ({engine.chunked} if engine.chunked else set())
-        held = [job for job in jobs if job.node is not None]
+        pool, size, held = self.pool, self.token_bytes, self._holding()
         own = sum(job.computed - job.owned for job in held)
         pages = sum(-(-job.computed // pool.page) * pool.page - job.owned for job in held)
         protected = pool.tree.protected * pool.unit

@@ -104,7 +104,7 @@ def test_names_are_escaped() -> None:
 
 def test_page_of_runs_without_anything(tmp_path: Path) -> None:
     result = fake_result(50)
-    bare = Result({}, *(frame.clear() for frame in (result.requests, result.timeline, result.steps, result.itl)))
+    bare = Result({}, *(frame.clear() for frame in (result.requests, result.timeline, result.steps, result.itl, result.memory_map)))
     write_page(tmp_path / "deep" / "r.html", {"bare": bare})
     assert "Speed" in (tmp_path / "deep" / "r.html").read_text()
     assert len(list((tmp_path / "deep").iterdir())) == 1
