@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
 from . import checks
@@ -59,11 +57,11 @@ def kv_append(
     if plain:
         words = cache.kv_heads * cache.head_dim * keys.itemsize // 16
         grid = (-(-tokens * words // THREADS), 2)
-        PLAIN.launch(grid, cache.keys, cache.values, *given, words, ctypes.c_int64(tokens * words), device=cache.device)
+        PLAIN.launch(grid, cache.keys, cache.values, *given, words, tokens * words, device=cache.device)
         return
     share = THREADS // lanes(cache.keys.shape[3])
     grid = (-(-heads // share), 2)
-    head = (cache.keys, cache.values, cache.scales, *given, ctypes.c_int64(heads), cache.kv_heads)
+    head = (cache.keys, cache.values, cache.scales, *given, heads, cache.kv_heads)
     if cache.format == "int4":
         int4_kernel(keys.dtype, cache.head_dim, cache.group).launch(grid, *head, device=cache.device)
     else:

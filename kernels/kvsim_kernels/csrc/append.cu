@@ -6,8 +6,8 @@ constexpr int THREADS = 128;
 
 __global__ void __launch_bounds__(THREADS)
 kv_append(uint4* __restrict__ key_cache, uint4* __restrict__ value_cache, const uint4* __restrict__ keys,
-          const uint4* __restrict__ values, const i64* __restrict__ slots, int words, i64 total) {
-    const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;  // words: 16-byte words of a token, all kv heads
+          const uint4* __restrict__ values, const i64* __restrict__ slots, int words, int total) {
+    const int i = blockIdx.x * THREADS + threadIdx.x;       // words: 16-byte words of a token, all kv heads
     if (i >= total) return;
     const i64 slot = slots[i / words];
     if (slot >= 0) (blockIdx.y ? value_cache : key_cache)[slot * words + i % words] = (blockIdx.y ? values : keys)[i];

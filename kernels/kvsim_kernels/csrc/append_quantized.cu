@@ -33,14 +33,14 @@ template <class C, class T, int D>
 __global__ void __launch_bounds__(THREADS)
 kv_append_scaled(C* __restrict__ key_cache, C* __restrict__ value_cache, half_t* __restrict__ scales,
                  const T* __restrict__ keys, const T* __restrict__ values, const i64* __restrict__ slots,
-                 i64 rows, int heads, float key_scale, float value_scale) {
+                 int rows, int heads, float key_scale, float value_scale) {
     constexpr int N = 16, PARTS = D / N, LANES = power_of_two(PARTS);
     const int part = threadIdx.x % LANES;
-    const i64 asked = (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES, row = asked < rows ? asked : rows - 1;
+    const int asked = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES, row = min(asked, rows - 1);
     const i64 slot = slots[row / heads], to = slot * heads + row % heads;
 
     float x[N] = {};
-    if (part < PARTS) load(x, (blockIdx.y ? values : keys) + row * D, part);
+    if (part < PARTS) load(x, (blockIdx.y ? values : keys) + (i64)row * D, part);
     float inverse = 1 / (blockIdx.y ? value_scale : key_scale);
     half_t scale;
     if (scales) {
@@ -65,15 +65,15 @@ template <class T, int D, int GROUP>
 __global__ void __launch_bounds__(THREADS)
 kv_append_int4(unsigned char* __restrict__ key_cache, unsigned char* __restrict__ value_cache,
                half_t* __restrict__ scales, const T* __restrict__ keys, const T* __restrict__ values,
-               const i64* __restrict__ slots, i64 rows, int heads) {
+               const i64* __restrict__ slots, int rows, int heads) {
     constexpr int N = 32, PARTS = D / N, LANES = power_of_two(PARTS), SHARERS = GROUP / N;
     static_assert(GROUP % N == 0 && D % GROUP == 0);
     const int part = threadIdx.x % LANES;
-    const i64 asked = (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES, row = asked < rows ? asked : rows - 1;
+    const int asked = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES, row = min(asked, rows - 1);
     const i64 slot = slots[row / heads], to = slot * heads + row % heads;
 
     float x[N] = {};
-    if (part < PARTS) load(x, (blockIdx.y ? values : keys) + row * D, part);
+    if (part < PARTS) load(x, (blockIdx.y ? values : keys) + (i64)row * D, part);
     float low = INF, high = -INF, poison = 0;               // poison: NaN if some number is not finite
     #pragma unroll
     for (int i = 0; i < N; ++i) low = fminf(low, x[i]), high = fmaxf(high, x[i]), poison += x[i] - x[i];

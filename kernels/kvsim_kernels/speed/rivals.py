@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache as cache_once
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -58,9 +59,14 @@ def flash_attn_prefill(q: torch.Tensor, cache: Cache) -> Launch:
     return lambda: void(attend(q, cache.keys, cache.values, causal=True))
 
 
+@cache_once
+def flashinfer_workspace(device: torch.device) -> torch.Tensor:
+    """One for all, since they run one after the other."""
+    return torch.empty(256 << 20, dtype=torch.uint8, device=device)
+
+
 def flashinfer_decode(q: torch.Tensor, cache: PagedCache, lengths: torch.Tensor, table: torch.Tensor) -> Launch:
-    workspace = torch.empty(256 << 20, dtype=torch.uint8, device=q.device)
-    wrapper = import_module("flashinfer").BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD")
+    wrapper = import_module("flashinfer").BatchDecodeWithPagedKVCacheWrapper(flashinfer_workspace(q.device), "NHD")
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device) * table.shape[1]
     last = (lengths - 1) % cache.block_size + 1
     heads = (q.shape[1], cache.kv_heads, cache.head_dim, cache.block_size)
