@@ -1,4 +1,4 @@
-"""A Result: what one run did, as four tables and a dictionary; a folder of Parquet files and run.json on disk.
+"""A Result: what one run did, as five tables and a dictionary; a folder of Parquet files and run.json on disk.
 
 The Result is the only thing between the simulator and whoever looks at it: metrics, reports, the app. A live server
 measured by `kvsim measure` writes the same, so "predicted against measured" compares two Results.
@@ -57,7 +57,8 @@ class Result:
 
     Tables: `requests`, one row a request, refused ones too; `timeline`, the state from `t_ns` to the next row of the
     same replica; `steps`, one row a stride (`decode` sequences, `attended` tokens and `prefill_tokens` of its first
-    step); `itl`, every gap between two tokens of a request, pooled: (gap_ns, count).
+    step); `itl`, every gap between two tokens of a request, pooled: (gap_ns, count); `memory_map`, which bytes of the
+    pool are whose at a few moments (row −1: idle prefix blocks).
     """
 
     run: dict[str, Any]

@@ -9,9 +9,10 @@ import numpy as np
 from kvsim.metrics import distribution, latencies
 from kvsim.report import data
 from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks, percent_ticks
+from kvsim.report.palette import SERIES
 from kvsim.report.svg import Frame, bar
 from kvsim.result import MEMORY, Result
-from kvsim.units import format_bytes, format_duration
+from kvsim.units import GIB, format_bytes, format_duration
 
 Runs = Mapping[str, Result]
 
@@ -51,6 +52,23 @@ def memory_over_time(result: Result, end_s: float) -> str:
     frame = Frame.make((0, end_s), (0, 1), height=210)
     layers = {name: series.values[name] for name in MEMORY}
     return frame.draw("KV pool over time", clock_ticks(end_s), percent_ticks(), frame.stack(series.time, layers))
+
+
+def memory_map(result: Result, end_s: float) -> str:
+    """Which bytes of one pool were whose, over time; a request keeps its colour. Empty where nothing was recorded."""
+    pieces = data.memory_map(result)
+    if not len(pieces.owner):
+        return ""
+    pool = (result.run.get("memory_plan") or {}).get("kv_bytes") or float(pieces.end.max())
+    frame = Frame.make((0, end_s), (0, pool / GIB), height=210)
+    colour = np.where(pieces.owner < 0, -1, pieces.owner % len(SERIES))
+    marks = []
+    for number in np.unique(colour).tolist():
+        mine = colour == number
+        corners = (pieces.begin[mine], pieces.until[mine], pieces.start[mine] / GIB, pieces.end[mine] / GIB)
+        marks.append(frame.boxes(*corners, f"s{number}" if number >= 0 else "free"))
+    ticks = [(value, f"{label} GiB") for value, label in linear_ticks(pool / GIB, 4)]
+    return frame.draw("memory map", clock_ticks(end_s), ticks, marks)
 
 
 def load_over_time(runs: Runs, column: str, end_s: float) -> str:

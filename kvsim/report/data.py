@@ -59,6 +59,35 @@ def load_over_time(result: Result, bins: int = 240) -> Series:
     return _means(result, ("running", "waiting"), bins)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """Who held which bytes of the pool: piece i is [start, end) bytes from `begin` to `until` seconds.
+
+    `owner` is a row of the trace; −1: idle prefix blocks.
+    """
+
+    begin: Float
+    until: Float
+    start: Float
+    end: Float
+    owner: NDArray[np.int64]
+
+
+def memory_map(result: Result, slices: int = 80) -> MemoryMap:
+    """The pieces of the first replica's pool at no more than about `slices` moments."""
+    frame = result.memory_map
+    if not frame.is_empty():
+        frame = frame.filter(frame["replica"] == frame["replica"].min())
+    moments = np.unique(frame["t_ns"].to_numpy())
+    moments = moments[:: max(1, -(-len(moments) // slices))]
+    frame = frame.filter(frame["t_ns"].is_in(moments.tolist()))
+    times, start, end, owner = (frame[name].to_numpy() for name in ("t_ns", "start", "end", "row"))
+    usual = int(np.median(np.diff(moments))) if len(moments) > 1 else NS_PER_S
+    after = np.append(moments[1:], moments[-1:] + usual)
+    until = np.minimum(after, moments + usual)[np.searchsorted(moments, times)]
+    return MemoryMap(times / NS_PER_S, until / NS_PER_S, start.astype(np.float64), end.astype(np.float64), owner)
+
+
 def _means(result: Result, columns: tuple[str, ...], bins: int) -> Series:
     """Sums over replicas of each column's mean over time in each bin, exactly: integrals of steps, differenced."""
     frame = result.timeline

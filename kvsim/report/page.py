@@ -113,6 +113,17 @@ def _memory(runs: Runs) -> str:
     return _section("Memory", DEFINITIONS["memory shares"], *shares, _grid(cards), plan)
 
 
+def _map(runs: Runs) -> str:
+    end = charts.end_of(runs)
+    drawn = {name: charts.memory_map(result, end) for name, result in runs.items()}
+    cards = [_card(name, chart) for name, chart in drawn.items() if chart]
+    hint = (
+        "Addresses of the first replica's pool over time. A request keeps its colour (colours repeat); "
+        "grey are idle prefix blocks, blank bytes are nobody's."
+    )
+    return _section("Memory map", hint, _grid(cards)) if cards else ""
+
+
 def _load(runs: Runs) -> str:
     end = charts.end_of(runs)
     cards = [
@@ -173,4 +184,4 @@ def _key(words: Mapping[str, str]) -> str:
     return f'<p class="key">{items}</p>'
 
 
-_SECTIONS = (_speed, _latency, _memory, _load, _work, _about)
+_SECTIONS = (_speed, _latency, _memory, _map, _load, _work, _about)

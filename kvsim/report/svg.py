@@ -75,6 +75,14 @@ class Frame:
             below = above
         return areas
 
+    def boxes(self, left: Float, right: Float, low: Float, high: Float, style: str) -> str:
+        """Filled rectangles from (left, low) to (right, high), as one path."""
+        x, y = self.x(left), self.y(high)
+        across, down = self.x(right) - x, self.y(low) - y
+        pieces = zip(x.tolist(), y.tolist(), across.tolist(), down.tolist(), strict=True)
+        outline = "".join(f"M{_n(px)} {_n(py)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for px, py, w, h in pieces)
+        return f'<path class="area {style}" d="{outline}"/>'
+
     def dot(self, x: float, y: float, style: str, title: str) -> str:
         """A point with a tooltip."""
         return (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import polars as pl
 import pytest
 from fakes import fake_result
 from rich.console import Console
@@ -17,7 +19,7 @@ from kvsim.report import axes, charts, data
 from kvsim.report.page import page, write_page
 from kvsim.report.side_by_side import side_by_side
 from kvsim.report.terminal import brief, overview, span
-from kvsim.result import MEMORY, Result
+from kvsim.result import MEMORY, MEMORY_MAP, Result
 from kvsim.units import NS_PER_S
 
 
@@ -54,6 +56,20 @@ def test_memory_shares_add_up_and_agree_with_the_summary() -> None:
     means, pool = memory_means(result), 4 << 30
     for name in MEMORY:
         assert series.values[name].mean() == pytest.approx(means[name] / pool, abs=0.01)
+
+
+def test_memory_map_draws_every_piece_and_nothing_outside() -> None:
+    gib = 1 << 30
+    pieces = pl.DataFrame(
+        [(0, 0, 0, gib, 3), (0, 0, gib, 2 * gib, -1), (NS_PER_S, 0, 0, gib, 4), (0, 1, 0, gib, 9)],
+        schema=list(MEMORY_MAP), orient="row",
+    )  # fmt: skip
+    result = replace(fake_result(20), memory_map=pieces)
+    found = data.memory_map(result)
+    assert found.owner.tolist() == [3, -1, 4], "the first replica only"
+    assert (found.begin.tolist(), found.until.tolist()) == ([0, 0, 1], [1, 1, 2])
+    svg = charts.memory_map(result, 2.0)
+    assert [style for style in ("s3", "s4", "free") if f'class="area {style}"' in svg] == ["s3", "s4", "free"]
 
 
 @pytest.mark.parametrize("high", [0.3, 1.0, 7.0, 59.0, 333.0, 1e4])
@@ -104,7 +120,8 @@ def test_names_are_escaped() -> None:
 
 def test_page_of_runs_without_anything(tmp_path: Path) -> None:
     result = fake_result(50)
-    bare = Result({}, *(frame.clear() for frame in (result.requests, result.timeline, result.steps, result.itl, result.memory_map)))
+    frames = (result.requests, result.timeline, result.steps, result.itl, result.memory_map)
+    bare = Result({}, *(frame.clear() for frame in frames))
     write_page(tmp_path / "deep" / "r.html", {"bare": bare})
     assert "Speed" in (tmp_path / "deep" / "r.html").read_text()
     assert len(list((tmp_path / "deep").iterdir())) == 1

@@ -10,7 +10,7 @@ import pytest
 from fakes import fake_result
 
 from kvsim.errors import InputError
-from kvsim.result import ITL, REQUESTS, STEPS, TIMELINE, Result
+from kvsim.result import ITL, MEMORY_MAP, REQUESTS, STEPS, TIMELINE, Result
 
 TABLES = ("requests", "timeline", "steps", "itl")
 
@@ -87,6 +87,6 @@ def test_load_names_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_document_names_every_column() -> None:
     document = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
-    for table in (REQUESTS, TIMELINE, STEPS, ITL):
+    for table in (REQUESTS, TIMELINE, STEPS, ITL, MEMORY_MAP):
         for column in table:
             assert f"`{column}`" in document, column
