@@ -58,7 +58,7 @@ def build_cache(spec: CacheSpec, pool: Pool, trace: Trace) -> Allocator:
         case "reserve":
             return Reserve(**common)
         case "oracle":
-            return Oracle(**common)
+            return Oracle(**common, placement="buddy")
         case "buddy":
             return Buddy(**common)
         case "fit":

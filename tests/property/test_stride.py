@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kvsim.cache.base import Allocator
-from kvsim.cache.fit import Fit
 from kvsim.cache.buddy import Buddy
+from kvsim.cache.fit import Fit
 from kvsim.cache.hybrid import Hybrid
 from kvsim.cache.none import NoCache
 from kvsim.cache.oracle import Oracle
@@ -25,8 +25,8 @@ from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER
 from kvsim.engine.replay import replay
 from kvsim.record import Recorder
-from kvsim.sched.base import SCHEDULERS, Limits
-import kvsim.sched.chunked, kvsim.sched.prefill_first, kvsim.sched.static
+from kvsim.sched import SCHEDULERS
+from kvsim.sched.base import Limits
 from kvsim.trace.types import Trace, make_trace
 
 TOKEN = 1000  # bytes
@@ -37,7 +37,8 @@ class LinearCost:
 
     def step(self, shape: StepShape) -> int:
         prefill = sum(tokens * (2000 + context) for tokens, context in shape.chunks)
-        return 2_000_000 + 1500 * shape.decode + 11 * sum(shape.attended) + prefill + 7 * sum(shape.longest) + shape.moved_bytes // 50 + 3 * shape.scored
+        decode = 1500 * shape.decode + 11 * sum(shape.attended) + 7 * sum(shape.longest)
+        return 2_000_000 + decode + prefill + shape.moved_bytes // 50 + 3 * shape.scored
 
     def decode_run(self, shape: StepShape, k: int) -> np.ndarray:
         first = self.step(shape)
@@ -50,26 +51,29 @@ class LinearCost:
 
 
 def layout(name: str, tokens: int, max_len: int) -> Allocator:
-    pool = dict(pool_bytes=tokens * TOKEN, token_bytes=TOKEN)
+    pool = {"pool_bytes": tokens * TOKEN, "token_bytes": TOKEN}
+    blocks = {"blocks": tokens // 16, "block_size": 16, "token_bytes": TOKEN}
+    contiguous = {"reserve": Reserve, "oracle": Oracle, "buddy": Buddy, "fit": Fit}
+    if name in contiguous:
+        return contiguous[name](**pool, max_model_len=max_len)
     match name:
-        case "none": return NoCache(**pool)
-        case "reserve": return Reserve(**pool, max_model_len=max_len)
-        case "oracle": return Oracle(**pool, max_model_len=max_len)
-        case "buddy": return Buddy(**pool, max_model_len=max_len)
-        case "fit": return Fit(**pool, max_model_len=max_len)
-        case "paged": return Paged(blocks=tokens // 16, block_size=16, token_bytes=TOKEN)
-        case "paged-prefix": return PrefixPaged(blocks=tokens // 16, block_size=16, token_bytes=TOKEN)
+        case "none":
+            return NoCache(**pool)
+        case "paged":
+            return Paged(**blocks)
+        case "paged-prefix":
+            return PrefixPaged(**blocks)
+        case "fifo" | "lfu":
+            return RankedPrefix(**blocks, order=name)
         case "hybrid" | "hybrid-prefix":
-            return Hybrid(blocks=2 * tokens // 16, block_size=16, token_bytes=TOKEN // 2, windows=(0, 40),
-                          prefix=name == "hybrid-prefix")
+            shape = {**blocks, "blocks": 2 * tokens // 16, "token_bytes": TOKEN // 2}
+            return Hybrid(**shape, windows=(0, 40), prefix=name == "hybrid-prefix")
     if name == "swap":
         return Tiered(layout("paged", tokens, max_len), TIER, swap=True)
     if name == "offload":
         return Tiered(layout("paged-prefix", tokens, max_len), TIER, swap=True)
-    if name in ("fifo", "lfu"):
-        return RankedPrefix(blocks=tokens // 16, block_size=16, token_bytes=TOKEN, order=name)
     if name in RETENTIONS:
-        return Retained(blocks=tokens // 16, block_size=16, token_bytes=TOKEN, retention=parse_retention(RETENTIONS[name]))
+        return Retained(**blocks, retention=parse_retention(RETENTIONS[name]))
     raise AssertionError(name)
 
 
@@ -84,12 +88,12 @@ def random_trace(rng: random.Random) -> tuple[Trace, list]:
     priority = [rng.choice([0, 0, 1, 3]) for _ in range(n)]
     chains = [[(rng.randrange(3), 0, min(4, prompt[i] // 16))] if prompt[i] >= 16 else [] for i in range(n)]
     chains = [[part for part in chain if part[2]] for chain in chains]
-    return make_trace("random", "test", arrival, prompt, output, parent=parent, after_parent_ns=think, priority=priority), chains
+    columns = {"parent": parent, "after_parent_ns": think, "priority": priority}
+    return make_trace("random", "test", arrival, prompt, output, **columns), chains
 
 
 def facts(record: Recorder) -> dict:
     gaps, counts = record.itl()
-    order = np.argsort(gaps, kind="stable")
     gap, at = np.unique(gaps, return_inverse=True)
     return {
         **{f"request.{k}": v.tolist() for k, v in record.request_columns().items()},
@@ -112,7 +116,10 @@ def check_gaps(trace: Trace, record: Recorder) -> None:
 
 
 TIER = Tier(400 * TOKEN, 2 * 10**9, 7001)
-LAYOUTS = [*RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix", "swap", "offload", "fifo", "lfu"]
+LAYOUTS = [
+    *RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix", "swap",
+    "offload", "fifo", "lfu",
+]
 
 
 @pytest.mark.parametrize("scheduler", ["chunked", "prefill-first", "static"])
