@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +18,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="", help="only instantiations with this in their name")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at once")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--markdown", action="store_true", help="a table by kernel on stdout, as in README.md")
 
 
 def rows(kernels: Iterable[Kernel], archs: Iterable[str], jobs: int = 2) -> Iterator[dict[str, Any]]:
@@ -44,6 +45,22 @@ def rows(kernels: Iterable[Kernel], archs: Iterable[str], jobs: int = 2) -> Iter
         yield from pool.map(row, [(kernel, arch) for kernel in kernels for arch in archs])
 
 
+def markdown(found: Iterable[dict[str, Any]], archs: Sequence[str]) -> str:
+    """A line for each kernel: instantiations, fewest and most registers for each chip, most shared memory, spills."""
+    kernels: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        kernels.setdefault(row["kernel"].partition("<")[0], []).append(row)
+    head = ["kernel", "variants", *archs, "shared KiB", "spills, stack"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, rows in kernels.items():
+        registers = [[row["registers"] for row in rows if row["arch"] == arch] for arch in archs]
+        spans = [str(min(few)) if min(few) == max(few) else f"{min(few)}–{max(few)}" for few in registers]
+        shared = max(row["shared_bytes"] for row in rows) / 1024
+        spoiled = sum(row["spill_bytes"] + row["stack_bytes"] for row in rows)
+        lines.append(f"| `{name}` | {len(registers[0])} | {' | '.join(spans)} | {shared:.3g} | {spoiled} |")
+    return "\n".join(lines)
+
+
 def run(asked: argparse.Namespace) -> int:
     """Exit code 0 if every row is ok, 1 if not."""
     archs = asked.arch.split(",")
@@ -63,5 +80,7 @@ def run(asked: argparse.Namespace) -> int:
     failed = sum(not row["ok"] for row in found)
     if asked.json:
         print(json.dumps({"rows": found, "failed": failed}))
+    if asked.markdown:
+        print(markdown(found, archs))
     print(f"{len(found)} rows, {failed} failed", file=sys.stderr)
     return 1 if failed or not found else 0
