@@ -24,6 +24,10 @@ def command(
         Path | None,
         typer.Option(metavar="DIR", help="Write the Result folder here", rich_help_panel="Output"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with charts, readable offline", rich_help_panel="Output"),
+    ] = None,
     slo: Annotated[
         str | None,
         typer.Option(
@@ -48,6 +52,10 @@ def command(
         result.run["slo"] = limits
     if out:
         result.save(out)
+    if html:
+        from kvsim.report.page import write_page
+
+        write_page(html, {terminal.policy_name(result.run) or "run": result})
     if as_json:
         show_json(result.summary)
     else:

@@ -45,7 +45,9 @@ def test_simulate_json_is_one_object(asked: list[Scenario], capsys: pytest.Captu
 
 
 def test_simulate_table_and_folder(asked: list[Scenario], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["simulate", *WHAT, "--out", str(tmp_path / "r"), "--slo", "ttft=2s,tpot=5ms"]) == 0
+    files = ["--out", str(tmp_path / "r"), "--html", str(tmp_path / "r.html")]
+    assert cli.main(["simulate", *WHAT, *files, "--slo", "ttft=2s,tpot=5ms"]) == 0
+    assert "<svg" in (tmp_path / "r.html").read_text()
     out = capsys.readouterr().out
     for words in ("Datasheet only", "TTFT", "KV cache", "Goodput"):
         assert words in out
