@@ -10,5 +10,6 @@ kv_append(uint4* __restrict__ key_cache, uint4* __restrict__ value_cache, const 
     const int i = blockIdx.x * THREADS + threadIdx.x;       // words: 16-byte words of a token, all kv heads
     if (i >= total) return;
     const i64 slot = slots[i / words];
-    if (slot >= 0) (blockIdx.y ? value_cache : key_cache)[slot * words + i % words] = (blockIdx.y ? values : keys)[i];
+    uint4* cache = blockIdx.y ? value_cache : key_cache;    // named: g++ 12's UBSan miscompiles an index of a choice
+    if (slot >= 0) cache[slot * words + i % words] = (blockIdx.y ? values : keys)[i];
 }

@@ -43,12 +43,15 @@ alignas(128) thread_local unsigned char memory[SHARED];
 extern "C" void host_switch(void** save, void* to);
 #if defined(__x86_64__)
 asm(R"(
-.local host_switch
+    .pushsection .text
+    .type host_switch, @function
 host_switch:
     push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15
     mov %rsp, (%rdi); mov %rsi, %rsp
     pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp
-    ret)");
+    ret
+    .popsection
+)");
 constexpr int SAVED = 6;                        // words below the return address
 #else
 #error "kernels run on the CPU on x86-64 only: a context switch for this processor is missing"
