@@ -86,6 +86,7 @@ class Scenario(BaseModel):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = _field(
         "Share of GPU memory the engine may use", _ENGINE, by="the engine's"
     )
+    speculative: str | None = _field("Speculative decoding: refused, because it is not modelled", _ENGINE)
     weights_dtype: str | None = _field("Precision of the weights", _ENGINE, by="the model's")
 
     seed: Annotated[int, Field(ge=0)] = _field("Seed of everything random", _RUN, 0)

@@ -21,7 +21,7 @@ from kvsim.cost import CostModel, HostOverhead, StepShape
 from kvsim.cost.kernels import geometry
 from kvsim.device import DeviceProfile, load_device
 from kvsim.engine.decode_set import NEVER
-from kvsim.engine.replay import drive, replay
+from kvsim.engine.replay import Stop, drive, replay
 from kvsim.engine.sglang_replica import SglangReplica
 from kvsim.engine_profile import EngineProfile, load_engine
 from kvsim.errors import InputError
@@ -84,6 +84,8 @@ def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
 
 def prepare(scenario: Scenario) -> Setup:
     """Resolve a scenario. Raises InputError that names the flag or name that is wrong."""
+    if scenario.speculative:
+        raise InputError("--speculative: speculative decoding is not modelled; leave it out (TPOT is then too high)")
     model, device = load_model(scenario.model), load_device(scenario.device)
     engine = load_engine(scenario.engine or "vllm-1")
     spec = policy_of(scenario, engine)
@@ -105,6 +107,7 @@ def prepare(scenario: Scenario) -> Setup:
     limits = Limits(
         sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens,
         chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
+        reserve_output=engine.reserve_output,
     )
     scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
     if (spec.prefix == "radix") != (scheduler is SCHEDULERS.get("sglang")):
@@ -152,13 +155,15 @@ def run(scenario: Scenario, progress: Progress | None = None, trace: Trace | Non
 
 
 def simulate(
-    trace: Trace, setup: Setup, cost: CostModel, progress: Progress | None = None
+    trace: Trace, setup: Setup, cost: CostModel, progress: Progress | None = None, stop: Stop | None = None
 ) -> tuple[Recorder, dict[str, int]]:
-    """One replica of `setup` under `trace`: what was recorded, and the cache's counters. Pure but for `progress`."""
+    """One replica of `setup` under `trace`: what was recorded, and the cache's counters. Pure but for `progress`.
+
+    `stop` may end the run early (engine/replay.py)."""
     total = max(1, len(trace))
     how: dict[str, Any] = {
         "max_model_len": setup.memory.max_model_len, "chains": chains(trace, setup.spec),
-        "progress": None if progress is None else lambda ended: progress(ended, total),
+        "progress": None if progress is None else lambda ended: progress(ended, total), "stop": stop,
     }
     if setup.spec.prefix == "radix":
         return _radix(trace, setup, cost, how)

@@ -167,6 +167,11 @@ class Allocator(ABC):
     def never_fits(self, seq: Sequence) -> bool:
         """Whether `seq` could not even run alone."""
 
+    def whole(self, seq: Sequence) -> tuple[int, int]:
+        """(what `seq` will hold in the end, what there is) in units of the layout, nothing shared: a batch whose sum
+        stays within it never runs out. (0, 0) where admission takes everything up front."""
+        return 0, 0
+
     @abstractmethod
     def stats(self) -> MemoryStats:
         """Where the bytes are, in time independent of the number of sequences."""

@@ -59,6 +59,8 @@ class Contiguous(Allocator):
         """tokens of the sequences that do not decode"""
         self._will_fill = 0
         """tokens that the intervals will hold in the end: Σ min(capacity, final)"""
+        self.padding = 0
+        """bytes of the intervals beyond their capacity: what the placement's rounding takes"""
 
     @abstractmethod
     def capacity(self, seq: Sequence, tokens: int) -> int:
@@ -74,6 +76,7 @@ class Contiguous(Allocator):
         seq.store = self._live[seq] = Interval(start, length, capacity, tokens)
         self._sum_filled += tokens
         self._will_fill += min(capacity, seq.final)
+        self.padding += length - capacity * self.token_bytes
         return True
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
@@ -99,6 +102,7 @@ class Contiguous(Allocator):
         held = self._live.pop(seq)
         self._sum_filled -= held.filled
         self._will_fill -= min(held.capacity, seq.final)
+        self.padding -= held.length - held.capacity * self.token_bytes
         self.space.give(held.start, held.length)
         seq.store = None
 
@@ -143,6 +147,7 @@ class Contiguous(Allocator):
         assert all(a[1] <= b[0] for a, b in pairwise(taken)), f"two sequences overlap: {taken}"
         assert sum(end - start for start, end, _ in taken) + self.space.free == self.pool_bytes, "bytes leaked"
         assert sum(min(held.capacity, seq.final) for seq, held in self._live.items()) == self._will_fill
+        assert sum(held.length - held.capacity * self.token_bytes for held in self._live.values()) == self.padding
         for seq, held in self._live.items():
             assert seq.store is held
             tokens = seq.base + self.step if seq.decoding else held.filled

@@ -237,6 +237,10 @@ class Hybrid(Allocator):
         blocks = -(-seq.final // self.block_size)
         return sum(min(blocks, most) for most in self._most) > self.usable
 
+    def whole(self, seq: Sequence) -> tuple[int, int]:
+        blocks = -(-seq.final // self.block_size)
+        return sum(min(blocks, most) for most in self._most), self.usable
+
     # -- decoding ---------------------------------------------------------------------------------------------------
 
     def join(self, seq: Sequence) -> None:

@@ -1,6 +1,6 @@
 """Layout `oracle`: exactly the final length, up front (Orca (Oracle) of the PagedAttention paper). No engine can know
-it. The paper places all of Orca's variants by a buddy allocator (§6.1), which `kvsim.cache.build` asks for: what rounding
-to its blocks wastes is internal."""
+it. The paper places all of Orca's variants by a buddy allocator (§6.1), which `kvsim.cache.build` asks for: what
+rounding to its blocks wastes is internal."""
 
 from __future__ import annotations
 

@@ -73,6 +73,9 @@ class Paged(Allocator):
     def never_fits(self, seq: Sequence) -> bool:
         return -(-seq.final // self.block_size) > self.usable
 
+    def whole(self, seq: Sequence) -> tuple[int, int]:
+        return -(-seq.final // self.block_size), self.usable
+
     # -- decoding ---------------------------------------------------------------------------------------------------
 
     def join(self, seq: Sequence) -> None:

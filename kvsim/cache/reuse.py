@@ -8,7 +8,7 @@ policy can beat. Of blocks that one request used the earlier ones are kept: a bl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -46,8 +46,9 @@ class Blocks:
         return int(self.keys.max()) + 1 if len(self.keys) else 0
 
     @classmethod
-    def of(cls, trace: Trace, block_size: int) -> Blocks:
-        """The full blocks of `block_size` tokens that the trace has ids for, also where its own blocks are others.
+    def of(cls, trace: Trace, block_size: int, *, partial: bool = False) -> Blocks:
+        """The blocks of `block_size` tokens that the trace has ids for, also where its own blocks are others: full ones
+        (real caches share no others), with `partial` also what is left at the end of what has ids.
 
         A block that ends at token e is known by (id of the trace's block that holds token e − 1, e), which is enough
         because ids are chained. Raises InputError where the trace has no ids.
@@ -57,10 +58,10 @@ class Blocks:
         ends, first = trace.all_ends(), trace.block_start[:-1]
         counts = np.diff(trace.block_start)
         covered = np.where(counts > 0, ends[np.maximum(trace.block_start[1:] - 1, 0)], 0)
-        blocks = covered // block_size
+        blocks = -(-covered // block_size) if partial else covered // block_size
         start = np.concatenate([[0], np.cumsum(blocks)])
         row = np.repeat(np.arange(len(trace)), blocks)
-        end = (np.arange(len(row)) - start[row] + 1) * block_size
+        end = np.minimum((np.arange(len(row)) - start[row] + 1) * block_size, covered[row])
         # position of (row, end − 1) among all (row, end of a trace block): one search for all rows
         span = int(ends.max()) + 1
         holder = np.searchsorted(np.repeat(np.arange(len(trace)), counts) * span + ends, row * span + end)
@@ -73,23 +74,21 @@ class Blocks:
         return cls(block_size, keys.astype(np.int64), start, next_row, trace.prompt_tokens)
 
 
-def reused_tokens(blocks: Blocks, capacity: int | None, policy: str = "lru") -> int:
-    """Prompt tokens that a cache of `capacity` blocks (None: unlimited) serves, rows taken in the trace's order. At
-    least one token of each prompt is computed. O(n log n) in block references.
-    """
+def leading_hits(blocks: Blocks, capacity: int | None, policy: str = "lru") -> Iterator[int]:
+    """For each row in turn, how many of its blocks a cache of `capacity` blocks (None: unlimited) has from the first
+    one on. O(n log n) in block references."""
     rank = RANKS[policy]
     keys, next_rows, starts = blocks.keys.tolist(), blocks.next_row.tolist(), blocks.start.tolist()
     rows, longest = len(starts), int(np.diff(blocks.start).max(initial=0)) + 1
     cached: dict[int, int] = {}
     """block → rank · longest − its place in the row, so that the smallest goes first"""
     heap: list[tuple[int, int]] = []
-    reused = 0
-    for row, prompt in enumerate(blocks.prompt_tokens.tolist()):
+    for row in range(rows - 1):
         first, end = starts[row], starts[row + 1]
-        at, last = first, min(end, first + (prompt - 1) // blocks.block_size)
-        while at < last and keys[at] in cached:
+        at = first
+        while at < end and keys[at] in cached:
             at += 1
-        reused += (at - first) * blocks.block_size
+        yield at - first
         for at in range(first, end):
             key = keys[at]
             before = cached.get(key, 0)
@@ -102,4 +101,11 @@ def reused_tokens(blocks: Blocks, capacity: int | None, policy: str = "lru") -> 
             order, key = heappop(heap)
             if cached.get(key) == order:
                 del cached[key]
-    return reused
+
+
+def reused_tokens(blocks: Blocks, capacity: int | None, policy: str = "lru") -> int:
+    """Prompt tokens that a cache of `capacity` blocks serves, rows taken in the trace's order. At least one token of
+    each prompt is computed."""
+    size = blocks.block_size
+    hits = zip(leading_hits(blocks, capacity, policy), blocks.prompt_tokens.tolist(), strict=True)
+    return sum(min(found, (prompt - 1) // size) * size for found, prompt in hits)

@@ -182,6 +182,9 @@ class Tiered(Allocator):
     def never_fits(self, seq: Sequence) -> bool:
         return self.inner.never_fits(seq)
 
+    def whole(self, seq: Sequence) -> tuple[int, int]:
+        return self.inner.whole(seq)
+
     def take_moved_bytes(self) -> int:
         return self.inner.take_moved_bytes()
 

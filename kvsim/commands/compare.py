@@ -43,8 +43,6 @@ def command(
 
     Example: kvsim compare --trace sample --model llama-3.1-8b --device h100-sxm --policies contiguous,paged
     """
-    from kvsim.report.side_by_side import side_by_side
-
     runs = _load(results) if results else _simulate(build, _names(policies))
     if out:
         for name, result in runs.items():
@@ -56,6 +54,8 @@ def command(
     if as_json:
         show_json({"runs": {name: result.summary for name, result in runs.items()}})
     else:
+        from kvsim.report.side_by_side import side_by_side
+
         show(side_by_side(runs))
         if html:
             show(f"\nReport: {html}")

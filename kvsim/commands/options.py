@@ -11,7 +11,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
-from rich.markup import escape
 
 from kvsim.scenario import Scenario, fields, flag
 
@@ -63,7 +62,7 @@ def _option(name: str, field: FieldInfo) -> Any:
     """The typer annotation of one field. Values stay strings here: Scenario checks them and names the flag."""
     extra: Any = field.json_schema_extra
     default = extra["default"] or (None if field.is_required() or field.default is None else str(field.default))
-    help = (field.description or "") + (escape(f" [default: {default}]") if default else "")
+    help = (field.description or "") + (rf" \[default: {default}]" if default else "")
     kinds = _plain_types(field.annotation)
     if bool in kinds:
         spelling = f"{flag(name)}/--no-{flag(name)[2:]}"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def show(table: RenderableType) -> None:
     """Print for a person: as wide as the terminal, 80 columns into a file or pipe."""
+    from rich.console import Console  # here, because rich costs a tenth of a second and --json needs none of it
+
     Console(highlight=False, width=None if sys.stdout.isatty() else 80).print(table)
 
 

@@ -42,7 +42,6 @@ def command(
 
     Example: kvsim simulate --trace sample --model llama-3.1-8b --device h100-sxm --policy paged-prefix
     """
-    from kvsim.report import terminal
     from kvsim.simulate import run
 
     limits = parse_slo(slo) if slo else None
@@ -54,12 +53,15 @@ def command(
         result.save(out)
     if html:
         from kvsim.report.page import write_page
+        from kvsim.report.terminal import policy_name
 
-        write_page(html, {terminal.policy_name(result.run) or "run": result})
+        write_page(html, {policy_name(result.run) or "run": result})
     if as_json:
         show_json(result.summary)
     else:
-        show(terminal.overview(result))
+        from kvsim.report.terminal import overview
+
+        show(overview(result))
 
 
 def parse_slo(text: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from kvsim.commands import validate_memory, validate_schedule
+from kvsim.commands import validate_fragmentation, validate_hit_rate, validate_memory, validate_schedule
 
 app = typer.Typer(
     add_completion=False,
@@ -23,5 +23,7 @@ def _rungs() -> None:
     """Keeps `kvsim validate memory` a subcommand, however few there are."""
 
 
+app.command("fragmentation")(validate_fragmentation.command)
+app.command("hit-rate")(validate_hit_rate.command)
 app.command("memory")(validate_memory.command)
 app.command("schedule")(validate_schedule.command)

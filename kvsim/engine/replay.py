@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import simpy
@@ -21,6 +22,16 @@ Chains = Callable[[int], list[Part]]
 """row → what a prefix cache knows of its content"""
 
 
+Stop = Callable[[Recorder, int], object]
+"""(what is recorded, now) → something true where the rest of the run is not wanted"""
+STOP_EVERY = 64
+"""requests that end between two questions"""
+
+
+class Stopped(Exception):
+    """The run ends here, by its `stop`."""
+
+
 class TraceSource:
     """Feeds one replica from a trace, refuses what can never run, and lets follow-ups come when their parent ends."""
 
@@ -31,6 +42,7 @@ class TraceSource:
         max_model_len: int,
         chains: Chains | None,
         progress: Callable[[int], None] | None,
+        stop: Stop | None = None,
     ) -> None:
         self._arrivals = Arrivals(trace)
         self.next_ns = self._arrivals.next_ns
@@ -38,6 +50,7 @@ class TraceSource:
         self._max_model_len = max_model_len
         self._chains = chains
         self._progress = progress
+        self._stop = stop
         self._ended = 0
         self._prompt: list[int] = trace.prompt_tokens.tolist()
         self._output: list[int] = trace.output_tokens.tolist()
@@ -63,6 +76,8 @@ class TraceSource:
         self._arrivals.ended(seq.row, now)
         self.next_ns = self._arrivals.next_ns
         self._count()
+        if self._stop is not None and self._ended % STOP_EVERY == 0 and self._stop(self._record, now):
+            raise Stopped
 
     def refused(self, seq: Sequence, reason: str) -> None:
         self._record.refuse(seq.row, reason)
@@ -94,17 +109,20 @@ def drive(
     max_model_len: int = NEVER,
     chains: Chains | None = None,
     progress: Callable[[int], None] | None = None,
+    stop: Stop | None = None,
 ) -> Recorder:
     """Run `trace` on one replica until nothing is left to do. Deterministic: the same input, the same nanoseconds.
 
-    `chains`: what a prefix cache knows of a row's content; `progress` is told how many requests have ended.
+    `chains`: what a prefix cache knows of a row's content; `progress` is told how many requests have ended;
+    `stop` may end the run early, which then leaves requests as they are.
     """
     span = int(trace.arrival_ns.max() - trace.arrival_ns.min()) if len(trace) else 0
     recorder = Recorder(len(trace), span)
-    source = TraceSource(trace, recorder, max_model_len, chains, progress)
+    source = TraceSource(trace, recorder, max_model_len, chains, progress, stop)
     env = simpy.Environment(0)
     env.process(replica(env, source, recorder).run())
-    env.run()
+    with suppress(Stopped):
+        env.run()
     return recorder
 
 

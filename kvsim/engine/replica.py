@@ -340,7 +340,7 @@ class Replica:
             if self.scheduler.holds_batch:
                 state.lingering.append(seq)
             else:
-                kv.release(seq, finished=True)
+                state.release(seq, finished=True)
             self.record.complete(seq, now, self.index)
             self.source.ended(seq, now)
         state.blocked = False

@@ -40,6 +40,8 @@ class Limits:
     """of one prompt in one step (vLLM: long_prefill_token_threshold); 0: no such limit"""
     whole_prompt: bool = False
     """admit a request only where its whole prompt fits in memory now"""
+    reserve_output: bool = False
+    """admit a request only where it and all that run can reach their last token (TensorRT-LLM's guaranteed no-evict)"""
     priority: bool = False
     """waiting requests by (priority, arrival) instead of by arrival; the least urgent one is preempted"""
 
@@ -108,7 +110,8 @@ class State:
     """What a replica's scheduler looks at."""
 
     __slots__ = (
-        "admissions", "blocked", "decode", "kv", "limits", "lingering", "loading", "max_stride", "partial", "waiting",
+        "admissions", "blocked", "decode", "kv", "limits", "lingering", "loading", "max_stride", "partial", "promised",
+        "waiting",
     )
 
     def __init__(self, decode: DecodingSet, kv: Allocator, limits: Limits, max_stride: int) -> None:
@@ -123,6 +126,8 @@ class State:
         """done, but still in their batch (static batching)"""
         self.loading = 0
         """admitted sequences whose tokens are still on their way from a second tier"""
+        self.promised = 0
+        """what the admitted sequences will hold in the end, where output is reserved"""
         self.admissions = 0
         self.blocked = False
         """the head of the queue cannot be admitted until something is given back"""
@@ -145,9 +150,16 @@ class State:
         loads = self.kv.loads(seq)
         if loads:
             tokens = 0
+        whole = 0
+        if self.limits.reserve_output:
+            whole, most = self.kv.whole(seq)
+            if self.promised + whole > most:
+                self.blocked = True
+                return None
         if not self.kv.admit(seq, tokens, ensure):
             self.blocked = True
             return None
+        self.promised += whole
         self.waiting.pop()
         plan.admitted.append(seq)
         if loads:
@@ -164,18 +176,24 @@ class State:
         seq.admitted = self.admissions
         self.partial.append(seq)
 
+    def release(self, seq: Sequence, *, finished: bool) -> None:
+        """`seq` gives back its memory."""
+        self.kv.release(seq, finished=finished)
+        self.blocked = False
+        if self.limits.reserve_output:
+            self.promised -= self.kv.whole(seq)[0]
+
     def preempt(self, seq: Sequence, plan: Plan, planned: int = 0) -> None:
         """Take all memory from a running `seq` that is not in the decode set; it will start again (recompute).
 
         `planned` of its tokens were to be computed in the coming step and now are not.
         """
         self.kv.preempting(seq, seq.computed - planned)
-        self.kv.release(seq, finished=False)
+        self.release(seq, finished=False)
         seq.preemptions += 1
         seq.peak = max(seq.peak, seq.computed - planned)
         seq.computed = 0
         self.waiting.come_back(seq)
-        self.blocked = False
         plan.preempted.append(seq)
 
     def stop_decoding(self) -> None:

@@ -17,9 +17,8 @@ class Static(Scheduler):
         if not state.decode.count and not state.loading:
             if not state.partial:
                 for seq in state.lingering:
-                    state.kv.release(seq, finished=True)
+                    state.release(seq, finished=True)
                 state.lingering.clear()
-                state.blocked = False
             admit_prompts(state, plan)
         if not plan.chunks:
             decode_all(state, plan)

@@ -117,8 +117,8 @@ def check_gaps(trace: Trace, record: Recorder) -> None:
 
 TIER = Tier(400 * TOKEN, 2 * 10**9, 7001)
 LAYOUTS = [
-    *RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix", "swap",
-    "offload", "fifo", "lfu",
+    *RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix",
+    "swap", "offload", "fifo", "lfu",
 ]
 
 
@@ -131,7 +131,8 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
         longest = int((trace.prompt_tokens + trace.output_tokens).max())
         tokens = rng.choice([longest + 16, 2 * longest, 5000])
         limits = Limits(sequences=rng.choice([1, 3, 16]), tokens=rng.choice([8, 64, 512]), chunk=rng.choice([0, 0, 24]),
-                        whole_prompt=rng.random() < 0.5, priority=rng.random() < 0.2)
+                        whole_prompt=rng.random() < 0.5, priority=rng.random() < 0.2,
+                        reserve_output=rng.random() < 0.2)
         windows = rng.choice([(0,), (0, 40), (64,)])
         if name in RETENTIONS:
             cap = parse_retention(RETENTIONS[name]).cap
