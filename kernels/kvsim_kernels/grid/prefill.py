@@ -78,6 +78,7 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
                 for group in (1, 3, 8)
             ]
             naive.append(flash[-2])
+        flash += [([5, 1], [9, 33], 1, group, 64, bf16, 8) for group in range(1, 17)]
     rungs: list[tuple[Rung, list[tuple[list[int], list[int], int, int, int, torch.dtype, int]]]]
     rungs = [("flash", flash), ("naive", naive)]
     for kernel, chosen in rungs:
