@@ -49,11 +49,12 @@ def python(script: str, mode: str, *arguments: str, **variables: str) -> subproc
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=880,
     )
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["asan", "tsan"])
 def test_every_kernel_is_clean(mode: str) -> None:
     done = python(CLEAN, mode)
