@@ -16,8 +16,11 @@ demo: $(BIN)/kvsim
 	$(BIN)/kvsim compare --trace sample --model llama-3.1-8b --device l40s --max-model-len 16384 \
 		--policies contiguous,paged,paged-prefix,paged-int8 --html out/demo.html
 
-test: check
-	$(BIN)/python -m pytest $(PYTEST)
+# Tests run even where a check fails, so that one run shows everything; it fails where either does.
+test: .venv/dev
+	@$(MAKE) --no-print-directory check; checked=$$?; \
+	$(BIN)/python -m pytest $(PYTEST); tested=$$?; \
+	exit $$((checked > tested ? checked : tested))
 
 check: .venv/dev
 	$(BIN)/ruff check .
