@@ -35,12 +35,8 @@ def compact_different(
     random = torch.Generator().manual_seed(1)
     sequences, kv_heads, capacity = 3, 2, 128 * -(-2 * budget // 128)
     counts = [budget, 0, budget - 1]
-    keep = torch.stack(
-        [
-            torch.stack([torch.randperm(capacity, generator=random)[:budget].sort()[0] for _ in range(kv_heads)])
-            for _ in counts
-        ]
-    )
+    order = torch.rand(sequences, kv_heads, capacity, generator=random).argsort(-1)
+    keep = order[..., :budget].sort(-1)[0]
     cache: PagedCache | ContiguousCache
     if block_size:
         blocks = sequences * capacity // block_size
@@ -52,23 +48,18 @@ def compact_different(
         table = None
         rows = torch.arange(sequences * capacity).view(sequences, capacity)
     filled(cache, 2)
-    want = [
-        plane.cpu().view(torch.uint8).view(sequences * capacity, kv_heads, -1).clone()
-        for plane in compact.planes(cache)
-    ]
+    lead = (sequences * capacity, kv_heads, -1)
+    want = [plane.cpu().view(torch.uint8).view(lead).clone() for plane in compact.planes(cache)]
     for plane in want:
         old = plane.clone()
         for b, count in enumerate(counts):
             for head in range(kv_heads):
                 plane[rows[b, :count], head] = old[rows[b, keep[b, head, :count]], head]
     on = None if table is None else table.to(device)
-    compact.kv_compact(
-        cache, keep.int().to(device), torch.tensor(counts, dtype=torch.int32, device=device), block_table=on
-    )
-    wrong = sum(
-        int((plane.cpu().view(torch.uint8).flatten() != true.flatten()).sum())
-        for plane, true in zip(compact.planes(cache), want, strict=True)
-    )
+    few = torch.tensor(counts, dtype=torch.int32, device=device)
+    compact.kv_compact(cache, keep.int().to(device), few, block_table=on)
+    pairs = zip(compact.planes(cache), want, strict=True)
+    wrong = sum(int((plane.cpu().view(torch.uint8).view(lead) != true).sum()) for plane, true in pairs)
     return wrong / sum(true.numel() for true in want)
 
 
