@@ -76,9 +76,13 @@ class RadixPool:
             self.evicted += size
         return tokens <= self.free
 
-    def take(self, job: Job, tokens: int) -> None:
-        """Pages for `tokens` more of the job, after `make_room`."""
-        self.free -= self._pages(job.computed + tokens) - self._pages(job.computed)
+    def pages(self, start: int, tokens: int) -> int:
+        """Tokens' worth of pages that a request with `start` tokens takes for `tokens` more."""
+        return self._whole(start + tokens) - self._whole(start)
+
+    def take(self, tokens: int) -> None:
+        """Whole pages, after `make_room`."""
+        self.free -= tokens
         assert self.free >= 0, "took more than make_room made"
 
     def checkpoint(self, job: Job, length: int) -> int:
@@ -103,7 +107,7 @@ class RadixPool:
     def release(self, job: Job) -> int:
         """Give back all that the tree does not own, and the lock on what it does."""
         assert job.node is not None
-        freed = self._pages(job.computed) - job.owned
+        freed = self._whole(job.computed) - job.owned
         self.tree.unlock(job.node)
         job.node = None
         job.owned = 0
@@ -112,10 +116,10 @@ class RadixPool:
     def check(self, jobs: list[Job]) -> None:
         """Raise AssertionError where an invariant is broken, `jobs` being all that hold pages. Slow: for tests."""
         self.tree.check()
-        held = sum(self._pages(job.computed) - job.owned for job in jobs)
+        held = sum(self._whole(job.computed) - job.owned for job in jobs)
         assert self.free + self.tree.size * self.unit + held == self.tokens, "pages leaked"
 
-    def _pages(self, tokens: int) -> int:
+    def _whole(self, tokens: int) -> int:
         """`tokens` rounded up to whole pages."""
         return -(-tokens // self.page) * self.page
 

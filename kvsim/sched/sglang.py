@@ -6,7 +6,7 @@ wrong. The rules are in docs/sglang.md; recordings of SGLang itself hold it to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvsim.cache.radix import Node, RadixTree
 from kvsim.cache.radix_pool import Job, RadixPool
@@ -45,8 +45,7 @@ class Limits:
     """scales the ratio at the start (--schedule-conservativeness)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What one request does in a step: compute tokens start … start + tokens − 1."""
 
     job: Job
@@ -106,6 +105,8 @@ class Sglang:
         self.prefilled: list[Job] = []
         self._shut = False
         """whether admission waits until a running request leaves"""
+        self._ended = False
+        """whether a running request has ended since they were looked through"""
         self._passes = 0
         self._entries = 0
 
@@ -144,6 +145,8 @@ class Sglang:
         self.pool.free += freed
         if batch.kind == "extend":
             self.prefilled = [chunk.job for chunk in batch.chunks]
+        elif finished:
+            self._ended = True
         return finished
 
     def never_fits(self, job: Job) -> bool:
@@ -168,28 +171,27 @@ class Sglang:
         self.prefilled = []
         if ready and not self.running:
             self._shut = False
-        before = len(self.running)
-        self.running = [job for job in self.running if job.generated < job.output]
-        if len(self.running) < before:
-            self._shut = False
+        if self._ended:
+            self._ended = self._shut = False
+            self.running = [job for job in self.running if job.generated < job.output]
         self.running += ready
 
     def _decode(self) -> Batch | None:
         if not self.running:
             return None
-        if self._next_tokens_fit():
+        if self.pool.make_room(self._next_pages()):
             least = self.start_ratio * LEAST_RATIO
             self.ratio = max(self.ratio - (self.start_ratio - least) / DECAY_STEPS, least)
         else:
             self._retract()
         self.pool.make_room(len(self.running) * self.pool.page)  # SGLang asks for a page each, needed or not
-        for job in self.running:
-            self.pool.take(job, 1)
+        self.pool.take(self._next_pages())
         return Batch("decode", [Chunk(job, job.computed, 1) for job in self.running])
 
-    def _next_tokens_fit(self) -> bool:
+    def _next_pages(self) -> int:
+        """What the next token of every running request takes: a page where the last one is full."""
         page = self.pool.page
-        return self.pool.make_room(page * sum(job.computed % page == 0 for job in self.running))
+        return page * sum(not job.computed % page for job in self.running)
 
     def _retract(self) -> None:
         """Send requests back to the queue, fewest produced tokens and then longest prompt first, until the others can
@@ -202,7 +204,7 @@ class Sglang:
             job.computed = job.cached = 0
             job.preemptions += 1
             self.retracted.append(job)
-            if self._next_tokens_fit():
+            if self.pool.make_room(self._next_pages()):
                 break
         produced = sum(job.generated for job in self.running) + RETRACT_STEPS * len(self.running)
         self.ratio = min(1.0, produced / (sum(job.max_new for job in self.running) + 1))
@@ -263,7 +265,7 @@ class Sglang:
         spare = self.pool.page if self.pool.page > 1 else 0
         self.pool.make_room(sum(chunk.tokens + spare for chunk in chunks))
         for chunk in chunks:
-            self.pool.take(chunk.job, chunk.tokens)
+            self.pool.take(self.pool.pages(chunk.start, chunk.tokens))
         chosen = {chunk.job for chunk in chunks}
         self.waiting = [job for job in self.waiting if job not in chosen]
         return Batch("extend", chunks)
