@@ -104,11 +104,12 @@ def _walk(state: State, plan: Plan) -> int:
                 budget += planned
             fits = victim is not seq
             state.preempt(victim, plan, planned)
-        if fits:
-            plan.chunks.append((seq, want, seq.computed))
-            seq.computed += want
-            budget -= min(want, budget)
-            at += 1
+        if not fits:
+            break  # it gave way itself: vLLM looks no further in this step, at those behind it neither
+        plan.chunks.append((seq, want, seq.computed))
+        seq.computed += want
+        budget -= min(want, budget)
+        at += 1
     return budget
 
 
