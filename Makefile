@@ -4,12 +4,13 @@
 # make bench   print the speed of the simulator on this machine
 # make app     the interactive app in a browser
 # make gpu     kernel tests and calibration on this machine's GPU
+# make readme  write what the demo prints into README.md
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST ?=
 
-.PHONY: demo test check bench app gpu
+.PHONY: demo test check bench app gpu readme
 .DELETE_ON_ERROR:
 
 demo: $(BIN)/kvsim
@@ -36,6 +37,9 @@ app: .venv/dev
 gpu: .venv/dev
 	$(BIN)/python -m pytest -m gpu $(PYTEST)
 	$(BIN)/kvsim calibrate --backend cuda --out out/profile.json
+
+readme: $(BIN)/kvsim
+	$(BIN)/python docs/readme.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
