@@ -78,7 +78,7 @@ def cubin(source: str, expression: str, arch: str) -> Cubin:
 
 def compiled(source: str, expression: str, asked: dict[str, object]) -> bytes:
     """A line of JSON (the fields of Cubin but `code`), then the cubin."""
-    from cuda.core import Program, ProgramOptions  # type: ignore[import-untyped]
+    from cuda.core import Program, ProgramOptions
 
     log = io.StringIO()
     path = CSRC / source

@@ -108,11 +108,12 @@ def decode_attention(
     grid = splits * -(-group // chosen.heads), cache.kv_heads, batch
     shape = width, shift, group, splits, log2_scale
     if chosen.kernel.name == "decode_cuda_cores":
-        arguments = (out, part, split_lse, q, cache.keys, cache.values, block_table, lengths, *shape)
+        stored: tuple[torch.Tensor | None, ...] = cache.keys, cache.values
+        rest: tuple[float, ...] = shape
     else:
         stored = cache.keys, cache.values, cache.scales
-        arguments = (out, part, split_lse, q, *stored, block_table, lengths, *shape, cache.value_scale)
-    chosen.kernel.launch(grid, *arguments, device=q.device)
+        rest = *shape, cache.value_scale
+    chosen.kernel.launch(grid, out, part, split_lse, q, *stored, block_table, lengths, *rest, device=q.device)
     if splits > 1:
         merge(q.dtype, head_dim).launch((batch * heads,), out, part, split_lse, lse, splits, device=q.device)
     return out

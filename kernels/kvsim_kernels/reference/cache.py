@@ -37,4 +37,4 @@ def sequence(held: Floats, cache: Cache, index: int, length: int, block_table: t
         return held[index, :length]
     assert block_table is not None
     blocks = block_table[index, : -(-length // cache.block_size)].cpu().numpy()
-    return held[blocks].reshape(-1, *held.shape[2:])[:length]
+    return np.asarray(held[blocks].reshape(-1, *held.shape[2:])[:length])
