@@ -7,7 +7,7 @@ touches no file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from kvsim.engine.replay import Stop, drive, replay
 from kvsim.engine.sglang_replica import SglangReplica
 from kvsim.engine_profile import EngineProfile, load_engine
 from kvsim.errors import InputError
+from kvsim.interval import ends, interval
 from kvsim.memory import MemoryPlan, forward_bytes, plan_memory
 from kvsim.model import ModelSpec, load_model
 from kvsim.record import Recorder
@@ -38,8 +39,6 @@ from kvsim.trace.chain import Run, runs
 
 Progress = Callable[[float, float], None]
 """told (done, total)"""
-
-INTERVAL = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "output_tokens_per_s")
 
 
 @dataclass(frozen=True)
@@ -139,19 +138,24 @@ def run(scenario: Scenario, progress: Progress | None = None, trace: Trace | Non
     """Simulate `scenario`, with its interval where it asks for one. `trace`: loaded already (`trace_of`)."""
     setup = prepare(scenario)
     trace = trace_of(scenario) if trace is None else trace
-    parts = 3 if scenario.interval else 1
+    return results(trace, setup, progress)[0]
+
+
+def results(trace: Trace, setup: Setup, progress: Progress | None = None) -> list[Result]:
+    """The Result of a prepared scenario; where it asks for an interval, the runs at its fast and slow end behind it."""
+    parts = 3 if setup.scenario.interval else 1
 
     def part(index: int) -> Progress | None:
         return None if progress is None else lambda done, total: progress(index * total + done, parts * total)
 
     recorder, counters = simulate(trace, setup, setup.cost, part(0))
-    result = _result(trace, setup, recorder, counters)
-    if scenario.interval:
-        band = setup.cost.error_band(mean_shape(recorder, setup))
-        ends = [setup.cost.scaled(factor) for factor in (band.low, band.high)]
-        sides = [_result(trace, setup, *simulate(trace, setup, cost, part(1 + i))) for i, cost in enumerate(ends)]
-        result.run["interval"] = interval([result, *sides])
-    return result
+    found = [_result(trace, setup, recorder, counters)]
+    if setup.scenario.interval:
+        for index, (cost, memory) in enumerate(ends(setup.cost, setup.memory, mean_shape(recorder, setup)), 1):
+            side = replace(setup, memory=memory)
+            found.append(_result(trace, side, *simulate(trace, side, cost, part(index))))
+        found[0].run["interval"] = interval([result.summary for result in found])
+    return found
 
 
 def simulate(
@@ -223,24 +227,6 @@ def mean_shape(recorder: Recorder, setup: Setup) -> StepShape:
         longest_grows=(False,) * len(groups), chunks=((chunk, 0),) if chunk else (),
         sampled=decode or 1,
     )
-
-
-def interval(results: list[Result]) -> dict[str, list[float]]:
-    """[low, high] of the summary numbers over a run and its two ends."""
-    found = {}
-    for name in INTERVAL:
-        values = [value for value in (_number(result, name) for result in results) if value is not None]
-        if values:
-            found[name] = [min(values), max(values)]
-    return found
-
-
-def _number(result: Result, name: str) -> float | None:
-    summary = result.summary
-    if name == "output_tokens_per_s":
-        return summary["throughput"][name]  # type: ignore[no-any-return]
-    metric, _, statistic = name.partition("_")
-    return summary["latency_s"][metric][statistic]  # type: ignore[no-any-return]
 
 
 def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, int]) -> Result:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from kvsim.engine_profile import EngineProfile, load_engine
 from kvsim.errors import InputError
 
 Case = dict[str, Any]
@@ -14,6 +16,11 @@ Case = dict[str, Any]
 
 def read_cases(path: Path, kind: str) -> list[Case]:
     """The cases of one kind. Raises InputError that names file and line for what is no case."""
+    return [case for case in read_all(path) if case["kind"] == kind]
+
+
+def read_all(path: Path) -> list[Case]:
+    """Every case of a file. Raises InputError that names file and line for what is no case."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -27,12 +34,26 @@ def read_cases(path: Path, kind: str) -> list[Case]:
             continue
         try:
             case = json.loads(line)
-            wanted = case["kind"] == kind
-            missing = {"id", "metric_id", "value_si", "workload", "checkable"} - set(case)
-        except (ValueError, KeyError, TypeError):
+            missing = {"id", "kind", "metric_id", "value_si", "workload", "checkable"} - set(case)
+        except (ValueError, TypeError):
             raise InputError(f"{path}, line {number} is not a case: it must be a JSON object with a kind") from None
         if missing:
             raise InputError(f"{path}, line {number} is not a case: it lacks {', '.join(sorted(missing))}")
-        if wanted:
-            found.append(case)
+        found.append(case)
     return found
+
+
+def engine_of(case: Case) -> EngineProfile:
+    """The case's engine at its version. A research system's log follows vLLM of its time (DistServe: early 2024)."""
+    engine = case.get("engine_id") or "other"
+    if engine == "other":
+        return load_engine("vllm-0@0.3")
+    version = re.match(r"\d+(\.\d+)*", case.get("engine_version") or "")
+    return load_engine(f"{engine}@{version[0]}" if version else engine)
+
+
+def rounding(case: Case) -> float:
+    """Half a unit of the published figure's last digit: a smaller difference is none."""
+    true = float(case["value_si"])
+    ends = [float(end) for end in (case.get("value_si_min"), case.get("value_si_max")) if end is not None]
+    return max((abs(end - true) for end in ends), default=0.0)

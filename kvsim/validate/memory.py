@@ -9,19 +9,18 @@ What a case states is used, what it doesn't state is ours. Groups by what had to
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from math import isqrt
 from pathlib import Path
 
 from kvsim.device import DeviceProfile, catalogue, load_device
-from kvsim.engine_profile import EngineProfile, load_engine
+from kvsim.engine_profile import EngineProfile
 from kvsim.errors import InputError
 from kvsim.memory import MemoryPlan, Stated, plan_memory
 from kvsim.model import ModelSpec, load_model
 from kvsim.units import GIB
-from kvsim.validate.cases import Case, read_cases
+from kvsim.validate.cases import Case, engine_of, read_cases, rounding
 from kvsim.validate.report import Goal, Report, Row
 
 GOALS = (
@@ -67,7 +66,7 @@ def _predict(case: Case) -> Row:
         return _row(case, "bytes", size, 0, "")
     if metric == "kv_bytes" and work.get("input_len"):
         return _row(case, "bytes", model.kv_bytes_per_request(work["input_len"], kv_dtype, tp, pp), 0, "")
-    engine = _engine(case)
+    engine = engine_of(case)
     if metric == "weights_bytes":
         plan = plan_memory(model, 1 << 50, engine, tp=tp, pp=pp, ep=ep, weights_dtype=case.get("weights_dtype"))
         return _row(case, "weights", plan.weights, int(plan.weights * _WEIGHTS_SPREAD), "")
@@ -161,18 +160,7 @@ def _assumed(stated: Stated, total: int | None, devices: list[DeviceProfile]) ->
     return f"{words}; mean of {len(devices)} devices" if len(devices) > 1 and total is None else words
 
 
-def _engine(case: Case) -> EngineProfile:
-    """The case's engine at its version. A research system's log follows vLLM of its time (DistServe: early 2024)."""
-    engine = case.get("engine_id") or "other"
-    if engine == "other":
-        return load_engine("vllm-0@0.3")
-    version = re.match(r"\d+(\.\d+)*", case.get("engine_version") or "")
-    return load_engine(f"{engine}@{version[0]}" if version else engine)
-
-
 def _row(case: Case, group: str, predicted: float, half: int, note: str) -> Row:
     true = float(case["value_si"])
-    ends = [float(end) for end in (case.get("value_si_min"), case.get("value_si_max")) if end is not None]
     interval = (float(predicted - half), float(predicted + half))
-    rounding = max((abs(end - true) for end in ends), default=0.0)
-    return Row(case["id"], group, case["metric_id"], float(predicted), true, interval, note, rounding)
+    return Row(case["id"], group, case["metric_id"], float(predicted), true, interval, note, rounding(case))
