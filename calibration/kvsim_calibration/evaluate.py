@@ -37,6 +37,19 @@ def groups(frame: pl.DataFrame, by: tuple[str, ...]) -> Iterator[tuple[dict[str,
         yield dict(zip(by, values, strict=True)), rows
 
 
+def how(profile: DeviceProfile, family: str, key: dict[str, Any]) -> str:
+    """On which rung of the fallbacks (exact, interpolated, nearest, form) the profile answers for a key."""
+    if family in ("decode", "skew"):
+        return _group(profile, key).decode.origin.how
+    if family == "prefill":
+        return _group(profile, key).prefill.origin.how
+    if family == "linear":
+        return linear_row(profile, key["n"], key["k"], key["dtype"]).origin.how
+    if family == "moe":
+        return moe_row(profile, moe_key(key), key["dtype"]).origin.how
+    return "exact"
+
+
 def error(profile: DeviceProfile, family: str, frame: pl.DataFrame) -> HeldOutError | None:
     """Relative errors over rows; None without any."""
     return summary(predict(profile, family, frame) / frame["ns"].to_numpy() - 1) if frame.height else None
@@ -77,11 +90,15 @@ def _mixed(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> l
 
 
 def _skew(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> list[float]:
+    """From the measured times of the equal batches: what is tried is alpha alone."""
     group = _group(profile, key)
-    return [sum(group.fused_ns(((tokens, context),), n, n * mean, longest)) if tokens
-            else group.row(n).at(n * mean, longest)
-            for tokens, context, n, mean, longest in rows.select(
-                "tokens", "context", "n", "mean", "longest").iter_rows()]  # fmt: skip
+    predicted = []
+    for tokens, n, mean, longest, low, high in rows.select(
+            "tokens", "n", "mean", "longest", "ns_mean", "ns_longest").iter_rows():  # fmt: skip
+        row = group.row(n)
+        alpha = row.skew_mixed if tokens else row.skew
+        predicted.append(low + (alpha.at(longest / mean) if alpha else 0.0) * (high - low))
+    return predicted
 
 
 def _linear(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> Floats:

@@ -5,7 +5,7 @@
 | decode | KEY, n (sequences), length (tokens in the cache of each), attended (those inside the window) |
 | prefill | KEY, chunks (equal ones), tokens (of a chunk), context (cached before it) |
 | mixed | KEY, tokens, context (of the one chunk), n, attended |
-| skew | KEY, tokens, context, n, mean, longest, ns_mean and ns_longest (the batch with all at the mean, at the longest) |
+| skew | KEY, tokens, context, n, mean, longest, ns_mean, ns_longest (the batch with all at the mean, the longest) |
 | linear | dtype, n, k, m |
 | moe | hidden, inter, experts, top_k, dtype, m |
 | memory | op, dtype, bytes |

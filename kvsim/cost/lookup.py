@@ -184,7 +184,7 @@ def moe_row(device: DeviceProfile, key: MoeKey, dtype: str) -> RatioRow:
     forms = datasheet.forms(device.facts)
     if not usable:
         return RatioRow(forms.moe, (1.0,), (1.0,), compute, origin(None, "form", "datasheet", forms.moe_error))
-    distance, nearest = min(usable, key=lambda pair: pair[0])
+    distance, nearest = min(usable, key=lambda pair: (pair[0], pair[1].dtype != dtype))
     how: How = "exact" if distance == 0 else "nearest"
     where = origin(device.provenance.get(nearest.source), how, nearest.source, forms.moe_error)
     return RatioRow(nearest.form, nearest.m, nearest.ratio, compute, where)

@@ -144,6 +144,6 @@ def memory_ns(form: MemoryForm, bandwidth: float, bytes_: Number) -> Number:
     return form.fixed_ns + bytes_ * 1e9 / (form.efficiency * bandwidth)
 
 
-def collective_ns(form: CollectiveForm, facts: Facts, gpus: int, bytes_: Number) -> Number:
+def collective_ns(form: CollectiveForm, facts: Facts, gpus: Number, bytes_: Number) -> Number:
     """Time of an all-reduce of `bytes_` on every one of `gpus` devices."""
     return form.fixed_ns + bytes_ * (2.0 * (gpus - 1) / gpus) * 1e9 / (form.efficiency * facts.link_bandwidth)

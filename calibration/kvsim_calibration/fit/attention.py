@@ -18,12 +18,15 @@ from kvsim.device.forms import (
     prefill_work,
 )
 from kvsim_calibration.evaluate import attention_key, groups
+from kvsim_calibration.fit.holes import borrowed
 from kvsim_calibration.fit.robust import fit, spread
 from kvsim_calibration.fit.thin import ragged
 from kvsim_calibration.rows import KEY
 
 TILES = (64, 128)
 """rows of queries that a block of a flash kernel works on"""
+GLITCH = 1.15
+"""× the time of rows with more work, beyond which a row is no measurement of the kernel"""
 Parts = list[tuple[AttentionKey, pl.DataFrame]]
 
 
@@ -64,15 +67,27 @@ def decode_ratio(form: DecodeForm, key: AttentionKey, facts: Facts, rows: pl.Dat
     return ratio
 
 
-def decode_curves(frame: pl.DataFrame, form: DecodeForm, facts: Facts, source: str, tolerance: float
-                  ) -> list[DecodeCurve]:  # fmt: skip
-    """A curve a key."""
-    curves = []
-    for key, rows in parts_of(frame):
-        rows = rows.with_columns(ratio=decode_ratio(form, key, facts, rows))
-        table = ragged(_lines(rows, "n", "attended"), tolerance)
-        curves.append(DecodeCurve(key=key, form=form, table=table, source=source))
-    return curves
+def decode_curves(frame: pl.DataFrame, holes: pl.DataFrame, form: DecodeForm, facts: Facts, source: str,
+                  tolerance: float) -> list[DecodeCurve]:
+    """A curve a key; at the places of `holes` the ratio follows the kernels like it."""
+    rows = pl.concat([steady(rows.with_columns(ratio=decode_ratio(form, key, facts, rows)))
+                      for key, rows in parts_of(frame)])  # fmt: skip
+    rows = borrowed(rows, holes, ("n",), "attended")
+    return [DecodeCurve(key=key, form=form, table=ragged(_lines(part, "n", "attended"), tolerance), source=source)
+            for key, part in parts_of(rows)]
+
+
+def steady(rows: pl.DataFrame) -> pl.DataFrame:
+    """Without glitches: rows that took longer by GLITCH than two with more context did. One of them (A100, 4 heads,
+    one sequence of 2 tokens: 44 µs, its neighbours 12) would lift every shorter context, since the simulator lets no
+    time fall with context."""
+    kept = []
+    for _, line in groups(rows, ("n",)):
+        line = line.sort("attended")
+        ns = line["ns"].to_numpy()
+        floor = [np.partition(ns[i + 1:], 1)[1] if len(ns) > i + 2 else np.inf for i in range(len(ns))]
+        kept.append(line.filter(ns <= GLITCH * np.array(floor)))
+    return pl.concat(kept)
 
 
 def prefill_form(frame: pl.DataFrame, facts: Facts) -> PrefillForm:
@@ -107,17 +122,19 @@ def _work(form: PrefillForm, key: AttentionKey, rows: pl.DataFrame) -> tuple[Flo
     return chunks * flops, chunks * bytes_
 
 
-def prefill_curves(frame: pl.DataFrame, form: PrefillForm, facts: Facts, source: str, tolerance: float
-                   ) -> list[PrefillCurve]:  # fmt: skip
-    """A curve a key."""
-    curves = []
+def prefill_curves(frame: pl.DataFrame, holes: pl.DataFrame, form: PrefillForm, facts: Facts, source: str,
+                   tolerance: float) -> list[PrefillCurve]:
+    """A curve a key; at the places of `holes` the ratio follows the kernels like it."""
+    parts = []
     for key, rows in parts_of(frame):
-        chunks, tokens, context, ns = floats(rows, "chunks", "tokens", "context", "ns")
-        flops, bytes_ = _work(form, key, rows)
-        rows = rows.with_columns(
-            ratio=ns / prefill_ns(form, facts, chunks, flops, bytes_), total=chunks * tokens,
-            attended=causal_pairs(tokens, context, key.window, 1, np.maximum) / tokens)
-        table = ragged(_lines(rows, "total", "attended"), tolerance)
+        chunks, ns = floats(rows, "chunks", "ns")
+        parts.append(rows.with_columns(ratio=ns / prefill_ns(form, facts, chunks, *_work(form, key, rows))))
+    full = borrowed(pl.concat(parts), holes, ("chunks", "context"), "tokens")
+    curves = []
+    for key, rows in parts_of(full):
+        chunks, tokens, context = floats(rows, "chunks", "tokens", "context")
+        seen = causal_pairs(tokens, context, key.window, 1, np.maximum) / tokens
+        table = ragged(_lines(rows.with_columns(total=chunks * tokens, seen=seen), "total", "seen"), tolerance)
         curves.append(PrefillCurve(key=key, form=form, table=table, source=source))
     return curves
 

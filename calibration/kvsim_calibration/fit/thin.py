@@ -10,7 +10,7 @@ from kvsim.cost.attention import ragged_at
 from kvsim.cost.line import Floats
 from kvsim.device import Ragged
 
-DIGITS = 4
+DIGITS = 3
 """significant digits of a ratio: its rounding is far below any measurement's noise"""
 
 

@@ -1,15 +1,15 @@
 """NVIDIA's aiconfigurator: kernels as vLLM runs them, timed in CUDA-graph replays. Apache-2.0.
 
-Layout (package aiconfigurator-core, here 0.12.0): `systems/data/<system>/<op>/vllm/<version>/<table>.parquet`; `latency`
-is in ms, heads are per GPU, a generation row attends step + 1 tokens. `kernel_source` is whatever vLLM chose on that
-GPU, one a point, so there is nothing to choose. What is left out, and why:
+Layout (package aiconfigurator-core, here 0.12.0): `systems/data/<system>/<op>/vllm/<version>/<table>.parquet`;
+`latency` is in ms, heads are per GPU, a generation row attends step + 1 tokens. `kernel_source` is whatever vLLM chose
+on that GPU, one a point, so there is nothing to choose. What is left out, and why:
 
 * other frameworks' tables (TensorRT-LLM, SGLang): the engine profiles are vLLM's first
 * `mla_*_module` tables: whole modules with their projections, not attention
 * generation rows whose KV takes 0.1 to 1 × L2: replays read the same buffers, so L2 was warm and the times are
   1.3 to 3.3 × too good; a serving engine reads each layer's KV once a step
 * generation rows exactly as long as their window: the mask costs 1.4 to 1.9 × from the next token on
-* context rows that ran a decode kernel (chunks of one token under FlashInfer)
+* context rows of one token: they ran the decode kernel
 * experts under expert parallelism (`moe_ep_size` > 1): the tokens a rank really got are not in the table
 * all-reduce outside CUDA graphs (`vLLM_custom_eager`): launch time, not the reduction
 """
@@ -112,14 +112,14 @@ def _prefill(files: Files, _: Facts) -> Iterator[Rows]:
     if read:
         frame = _attention(read[0], chunks="batch_size", tokens="isl", context="step")
         yield _rows("prefill", files, frame, read).drop(
-            "ran a decode kernel", pl.col("kernel_source").str.contains("decode"))
+            "chunks of one token: decode", pl.col("isl") == 1)
 
 
 def _linear(files: Files, _: Facts) -> Iterator[Rows]:
     if read := files.read("gemm_perf", ("gemm_dtype", "m", "n", "k", "kernel_source")):
         frame = read[0].with_columns(dtype=_dtype("gemm_dtype"))
         yield _rows("linear", files, frame, read).drop("format kvsim does not know", pl.col("dtype").is_null()).drop(
-            "N or K below 128: no layer of a language model", (pl.col("n") < 128) | (pl.col("k") < 128))
+            "N or K below 256: too small to weigh", (pl.col("n") < 256) | (pl.col("k") < 256))
 
 
 def _moe(files: Files, _: Facts) -> Iterator[Rows]:

@@ -1,0 +1,144 @@
+"""`kvsim calibrate`: measurements become a device profile that knows its own error."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsim.commands.output import show, show_json
+from kvsim.errors import InputError
+
+if TYPE_CHECKING:
+    from kvsim.device import DeviceProfile, Facts
+    from kvsim_calibration.rows import Rows
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True,
+                  help="Make a device profile from measurements, and look at what one knows.")  # fmt: skip
+imports = typer.Typer(no_args_is_help=True, help="Fit a profile to published measurements.")
+app.add_typer(imports, name="import")
+
+System = Annotated[str, typer.Option("--system", help="Device id, as in `kvsim list devices`: its facts are used")]
+Out = Annotated[Path, typer.Option("--out", help="Profile JSON to write")]
+Base = Annotated[Path | None, typer.Option("--onto", help="Profile whose curves stay and come first")]
+Tolerance = Annotated[float, typer.Option(help="Relative miss that a left-out knot may cost: larger, smaller file")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")]
+
+
+@imports.command("aiconfigurator")
+def import_aiconfigurator(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Folder, wheel of aiconfigurator-core, or `installed`")],
+    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.04, as_json: Json = False,
+) -> int:  # fmt: skip
+    """NVIDIA's kernel database (Apache-2.0): attention, GEMM, experts, all-reduce as vLLM runs them.
+
+    Example: kvsim calibrate import aiconfigurator installed --system h100-sxm --out h100.json
+    """
+    from kvsim_calibration.sources import aiconfigurator
+
+    made_by = _command("aiconfigurator", path, system, out, onto, tolerance)
+    return _import("aic", system, out, onto, tolerance, as_json, made_by,
+                   lambda device, facts: aiconfigurator.read(path, device, facts))  # fmt: skip
+
+
+@imports.command("llmservingsim")
+def import_llmservingsim(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Folder with <gpu>/<vendor>/<model>/<variant>/tp<N>")],
+    system: System, out: Out, model: Annotated[str | None, typer.Option(help="Only this model's tables")] = None,
+    onto: Base = None, tolerance: Tolerance = 0.04, as_json: Json = False,
+) -> int:  # fmt: skip
+    """LLMServingSim's layer tables (MIT): layers of a real vLLM, mixed steps and unequal lengths included.
+
+    Example: kvsim calibrate import llmservingsim profiler/perf --system rtx-4090 --out rtx-4090.json
+    """
+    from kvsim_calibration.sources import llmservingsim
+
+    made_by = _command("llmservingsim", path, system, out, onto, tolerance, *(["--model", model] if model else []))
+    return _import("lss", system, out, onto, tolerance, as_json, made_by,
+                   lambda device, _: llmservingsim.read(path, device, model))  # fmt: skip
+
+
+@imports.command("vidur")
+def import_vidur(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Folder with Vidur's profiling CSVs")],
+    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.04, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Vidur's tables (MIT): dense layers and elementwise kernels of A100 and H100.
+
+    Example: kvsim calibrate import vidur data/profiling --system a100-80-sxm --onto a100.json --out a100.json
+    """
+    from kvsim_calibration.sources import vidur
+
+    made_by = _command("vidur", path, system, out, onto, tolerance)
+    return _import("vidur", system, out, onto, tolerance, as_json, made_by,
+                   lambda device, _: vidur.read(path, device))  # fmt: skip
+
+
+@app.command("show")
+def show_profile(
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Profile JSON or device id")],
+    html: Annotated[Path | None, typer.Option(help="Write a report with plots")] = None,
+    data: Annotated[str | None, typer.Option(help="The source's rows, for measured against predicted")] = None,
+    as_json: Json = False,
+) -> int:
+    """What a profile knows: its curves, how many points, how far off on held-out ones.
+
+    Example: kvsim calibrate show h100-sxm --html report.html
+    """
+    from kvsim.device import load_device
+    from kvsim_calibration import show as view
+
+    device = load_device(profile)
+    if html:
+        from kvsim_calibration.report import write_report
+
+        write_report(device, html, data)
+    if as_json:
+        show_json(view.as_json(device))
+    else:
+        view.print_table(device)
+        if html:
+            show(f"report: {html}")
+    return 0
+
+
+def _command(source: str, path: str, system: str, out: Path, onto: Path | None, tolerance: float, *more: str) -> str:
+    """The command line that does the same again."""
+    options = ["--system", system, "--tolerance", f"{tolerance:g}", *(["--onto", onto.name] if onto else []), *more]
+    return shlex.join(["kvsim", "calibrate", "import", source, path, *options, "--out", out.name])
+
+
+def _import(tag: str, system: str, out: Path, onto: Path | None, tolerance: float, as_json: bool, made_by: str,
+            read: Callable[[str, Facts], list[Rows]]) -> int:  # fmt: skip
+    from kvsim.device import Curves, load_device
+    from kvsim_calibration import show as view
+    from kvsim_calibration.build import Options, build
+    from kvsim_calibration.progress import Steps
+
+    base = load_device(str(onto) if onto else system)
+    if not onto:
+        base = base.model_copy(update={"curves": Curves(), "provenance": {}, "curves_from": None})
+    if out.suffix != ".json":
+        raise InputError(f"--out {out}: a profile's name ends in .json")
+    with Steps() as steps:
+        steps("reading")
+        rows = read(system, base.facts)
+        profile = build(base, tag, rows, made_by, Options(tolerance=tolerance), steps)
+    _write(profile, out)
+    if as_json:
+        show_json(view.as_json(profile))
+    else:
+        view.print_table(profile)
+        show(f"{out}: {out.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
+def _write(profile: DeviceProfile, out: Path) -> None:
+    """Under a temporary name first: a killed run leaves the old file or the new one."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    new = out.with_suffix(".json.new")
+    new.write_text(profile.to_json(), encoding="utf-8")
+    new.replace(out)
