@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "simulate": ("kvsim.commands.simulate", "Replay a trace under one cache policy"),
     "compare": ("kvsim.commands.compare", "The same trace under several policies, side by side"),
+    "plan": ("kvsim.commands.plan", "How many GPUs, of which kind, at what cost, for your objectives"),
+    "sweep": ("kvsim.commands.sweep", "Many scenarios over all cores or a Ray cluster, resumable"),
     "memory": ("kvsim.commands.memory", "Where the GPU's bytes go, without a simulation"),
     "trace": ("kvsim.commands.trace", "Look at, convert and make up request traces"),
     "list": ("kvsim.commands.list", "Models, devices, engines, policies … known by name"),

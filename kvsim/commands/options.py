@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 
 from kvsim.scenario import Scenario, fields, flag
 
-Build = Callable[[], Scenario]
-"""Makes the scenario from the flags; raises InputError"""
+Build = Callable[..., Scenario]
+"""Makes the scenario from the flags, and from keywords for fields that the command decides; raises InputError"""
 
 _FILE = Annotated[
     Path | None,
@@ -41,7 +41,7 @@ def with_scenario(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
         def wrapper(**given: Any) -> None:
             file, sets = given.pop("scenario_file"), given.pop("sets")
             flags = {name: given.pop(name) for name in shown}
-            command(build=lambda: Scenario.build(flags, file, sets or ()), **given)
+            command(build=lambda **more: Scenario.build({**flags, **more}, file, sets or ()), **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter(n, keyword, default=None, annotation=_option(n, f)) for n, f in shown.items()]

@@ -24,10 +24,15 @@ _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 def write_page(file: Path, runs: Runs) -> None:
     """Write the page whole or not at all."""
+    write_text(file, page(runs))
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        new.write_text(page(runs), encoding="utf-8")
+        new.write_text(text, encoding="utf-8")
         new.replace(file)
     finally:
         new.unlink(missing_ok=True)
@@ -38,8 +43,12 @@ def page(runs: Runs) -> str:
     first = next(iter(runs.values()))
     where: Mapping[str, Any] = first.run.get("provenance") or {}
     title = f"{where.get('model')} on {where.get('device')}"
+    return document(title, [_header(title, runs, where), *(part(runs) for part in _SECTIONS)])
+
+
+def document(title: str, sections: Iterable[str]) -> str:
+    """A whole page of these sections, with the reports' style."""
     style = resources.files("kvsim.report").joinpath("page.css").read_text(encoding="utf-8")
-    sections = [_header(title, runs, where), *(part(runs) for part in _SECTIONS)]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,0 +1,20 @@
+"""How many GPUs, of which kind, for an hour of chat? And does an 8-bit cache save any?
+
+    python examples/plan_chat.py
+"""
+
+from kvsim import Scenario
+from kvsim.plan import Objectives, plan
+
+answer = plan(
+    Scenario(trace="sample", model="llama-3.1-8b", device="l4", rate_scale=4, max_model_len=16384, interval=False),
+    Objectives.parse("ttft_p90=2s,tpot_p90=100ms"),
+    devices=["l4", "l40s"],
+    policies=["paged", "paged-int8"],
+    tps=[1],
+    requests=200,
+)
+for candidate in answer.candidates:
+    print(f"{candidate.label:<22}{candidate.rate_per_replica or 0:>6.2f} requests/s a replica "
+          f"{candidate.replicas or '-':>4} GPUs   limit: {candidate.limit or candidate.reason}")
+print(f"best: {answer.answer.label}" if answer.answer else "out of reach")

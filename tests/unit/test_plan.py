@@ -1,0 +1,182 @@
+"""The planner: what it demands, finds, says and refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from kvsim.cli import main
+from kvsim.errors import InputError
+from kvsim.metrics import latency
+from kvsim.plan import Objectives, evaluate, plan, rate_at
+from kvsim.plan.answer import Candidate, choose, replicas_for
+from kvsim.plan.search import Point, Run, largest
+from kvsim.scenario import Scenario
+from kvsim.simulate import prepare, run, simulate
+from kvsim.trace import transform
+from kvsim.trace.types import Trace, make_trace
+from kvsim.workers import Local
+
+BASE = Scenario(trace="made", model="llama-3.2-1b", device="l4", max_model_len=4096, interval=False)
+
+
+def traffic(seed: int, n: int = 200) -> Trace:
+    rng = np.random.default_rng(seed)
+    arrival = rng.exponential(1e8, n).cumsum().astype(np.int64)
+    return make_trace("made", "test", arrival, rng.integers(16, 1500, n), rng.integers(1, 60, n))
+
+
+def find(trace: Trace, slo: str, **more: object) -> object:
+    return plan(BASE, Objectives.parse(slo), devices=["l4"], policies=["paged"], tps=[1], requests=len(trace),
+                trace=trace, **more)  # type: ignore[arg-type]
+
+
+def test_objectives_say_what_they_demand() -> None:
+    text = "ttft_p99=2s, tpot_p99.9=50ms, itl_max=1s, e2e_mean=9s, ttft=3s, goodput=95%, refused=0.02"
+    goals = Objectives.parse(text)
+    assert [o.name for o in goals.latency] == ["ttft_p99", "tpot_p99.9", "itl_max", "e2e_mean"]
+    assert [o.quantile for o in goals.latency] == [0.99, pytest.approx(0.999), 1.0, None]
+    assert (goals.each, goals.goodput, goals.refused) == ({"ttft": 3.0}, 0.95, 0.02)
+    assert goals.requests == 20_000
+    assert Objectives.parse("ttft_p50=1s").requests == 1000
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("ttft_p99", "metric=limit"), ("tft_p99=1s", "did you mean"), ("ttft_p0=1s", "percentile"),
+    ("ttft_p99=0s", "above zero"),
+    ("refused=1%", "no latency"), ("itl=1s", "itl_p99"), ("ttft_p99=2parsec", "ttft_p99"),
+    ("ttft_p99=1s,goodput=99%", "limits that a request"), ("ttft=1s,goodput=200%", "share"),
+])
+def test_bad_objectives_are_explained(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Objectives.parse(text)
+
+
+def test_numbers_are_those_of_the_metrics() -> None:
+    trace = traffic(1)
+    setup = prepare(BASE)
+    record, _ = simulate(trace, setup, setup.cost)
+    names = [f"{m}_{s}" for m in ("ttft", "tpot", "itl", "e2e", "queue") for s in ("mean", "p50", "p99", "max")]
+    found = Objectives.parse(",".join(f"{name}=1s" for name in names)).measure(record, trace)
+    truth = latency(run(BASE, trace=trace))
+    for name in names:
+        metric, statistic = name.split("_")
+        assert found[name] == pytest.approx(truth[metric][statistic], rel=1e-9), name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_answer_holds_and_the_next_step_does_not(seed: int) -> None:
+    trace = traffic(seed)
+    slo = ["ttft_p90=300ms", "tpot_p90=12ms,ttft_p99=2s", "ttft=500ms,tpot=20ms,goodput=95%", "e2e_p90=1s"][seed]
+    answer = find(trace, slo)
+    held = max((p for p in answer.answer.curve if p.held), key=lambda p: p.rate)
+    assert answer.answer.rate_per_replica == held.rate
+    setup, goals = prepare(BASE.replace(policy="paged")), Objectives.parse(slo)
+    for index, holds in ((held.index - 1, True), (held.index, True), (held.index + 1, False)):
+        scaled = transform.set_rate(trace, rate_at(index))
+        record, _ = simulate(scaled, setup, setup.cost)  # to its end: giving up early must not change the verdict
+        assert (not goals.missed(goals.measure(record, scaled))) is holds, index
+        assert evaluate(scaled, setup, setup.cost, goals, index).point.held is holds
+
+
+def test_monotone_in_slo_and_in_rate() -> None:
+    trace = traffic(7)
+    rates = [find(trace, f"ttft_p90={limit}ms").answer for limit in (60, 120, 250, 500, 2000)]
+    found = [0.0 if a is None else a.rate_per_replica for a in rates]
+    assert found == sorted(found) and found[0] < found[-1]
+    counts = [find(transform.scale_rate(trace, f), "ttft_p90=250ms").answer.replicas for f in (1, 3, 10, 40)]
+    assert counts == sorted(counts) and counts[0] < counts[-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_search_is_monotone_even_where_the_run_is_not(seed: int) -> None:
+    """A stricter limit fails wherever a laxer one does, whatever the noise: then its rate is never the larger."""
+    rng = random.Random(seed)
+    noise = {i: i + rng.gauss(0, 15) for i in range(-400, 400)}
+
+    def rate(limit: float) -> object:
+        def at(index: int) -> Run:
+            missed = ("ttft_p99",) if noise[index] > limit else ()
+            return Run(Point(index, rate_at(index), {}, missed, None, None), None, None)  # type: ignore[arg-type]
+        return at
+
+    start = rng.randint(-20, 20)
+    found = [largest(rate(limit), start) for limit in range(-40, 41, 5)]  # type: ignore[arg-type]
+    known = [-9999 if index is None else index for index in found]
+    assert known == sorted(known)
+
+
+def test_workers_change_nothing() -> None:
+    trace = traffic(3)
+    one, two = find(trace, "ttft_p90=300ms"), find(trace, "ttft_p90=300ms", executor=Local(2))
+    assert one.to_json() == two.to_json()
+
+
+def test_out_of_reach_is_an_answer_with_its_reason() -> None:
+    answer = find(traffic(2, 60), "tpot_p50=10us")
+    assert answer.answer is None and not answer.to_json()["reachable"]
+    assert "tpot_p50" in answer.candidates[0].reason and "limit 1e-05" in answer.candidates[0].reason
+
+
+def test_too_many_refusals_are_out_of_reach_at_any_rate() -> None:
+    trace = traffic(2, 60)
+    long = trace.with_columns(prompt_tokens=np.where(np.arange(60) % 3 == 0, 9000, trace.prompt_tokens))
+    answer = find(long, "ttft_p90=9s")
+    assert "refused is 33.3%" in answer.candidates[0].reason
+    assert find(long, "ttft_p90=9s,refused=40%").answer is not None
+
+
+def test_a_model_that_fits_nowhere_is_said_per_candidate() -> None:
+    answer = plan(BASE.replace(model="llama-3.1-70b"), Objectives.parse("ttft_p90=1s"), devices=["l4"],
+                  policies=["paged"], tps=[1], trace=traffic(1))
+    assert answer.answer is None and "fit" in answer.candidates[0].reason
+
+
+def test_costs_pay_for_whole_replicas() -> None:
+    one = Candidate("x", 2, "paged", rate_per_replica=4.0, price_per_gpu_hour=3.0, power_watts=500.0).sized(10.0, 100.0)
+    assert (one.replicas, one.gpus) == (3, 6)
+    assert one.cost_per_million_output_tokens == pytest.approx(6 * 3.0 / (10 * 100 * 3600 / 1e6))
+    assert one.kwh_per_million_output_tokens == pytest.approx(6 * 0.5 / 3.6)
+    assert replicas_for(8.0, 4.0) == 2 and replicas_for(8.0001, 4.0) == 3
+    cheap = Candidate("y", 8, "paged", rate_per_replica=4.0, price_per_gpu_hour=0.1).sized(10.0, 100.0)
+    assert choose([one, cheap]) == (1, "cost")
+    unpriced = Candidate("z", 1, "paged", rate_per_replica=1.0).sized(10.0, 100.0)
+    assert choose([one, cheap, unpriced])[1] == "GPUs" and choose([one, cheap, unpriced])[0] == 0
+
+
+def test_the_interval_holds_the_answer_and_the_front_is_a_front() -> None:
+    answer = plan(BASE.replace(interval=True), Objectives.parse("ttft_p90=300ms"), devices=["l4"], tps=[1],
+                  policies=["paged", "paged-fp8"], requests=100, trace=traffic(5), prices={"l4": 0.7})
+    best = answer.answer
+    low, high = best.interval["rate_per_replica"]
+    assert low <= best.rate_per_replica <= high and low < high
+    assert best.interval["cost_per_million_output_tokens"][0] <= best.cost_per_million_output_tokens
+    front = answer.pareto()
+    assert front and all(a.user_tokens_per_s > b.user_tokens_per_s and a.gpu_tokens_per_s < b.gpu_tokens_per_s
+                         for a, b in pairwise(front))
+
+
+def test_command(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    flags = ["plan", "--trace", "synth:chat?requests=80&rate=5", "--model", "llama-3.2-1b", "--devices", "l4,a10",
+             "--tp", "1", "--no-interval", "--jobs", "2", "--policies", "paged"]
+    page = tmp_path / "plan.html"
+    assert main([*flags, "--slo", "ttft_p50=1s", "--json", "--html", str(page), "--price", "l4=0.7,a10=1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["reachable"] and len(found["candidates"]) == 2 and found["best_by"] == "cost"
+    assert {"device", "tp", "policy", "replicas", "rate_per_replica", "cost_per_million_output_tokens", "limit",
+            "interval"} <= set(found["answer"])
+    assert page.read_text().count("<svg") >= 2
+    assert main([*flags, "--slo", "tpot_p50=1us"]) == 1
+    out = capsys.readouterr().out
+    assert "Not reachable" in out and max(map(len, out.splitlines())) <= 80
+    assert main([*flags, "--price", "h100=2"]) == 2
+    assert main([*flags, "--tp", "0"]) == 2
+
+
+def test_a_trace_too_short_to_load_a_replica_is_said() -> None:
+    answer = find(traffic(2, 20), "e2e_mean=100s").answer
+    assert answer.limit == "not found" and "longer trace" in answer.reason
