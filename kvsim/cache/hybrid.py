@@ -150,11 +150,9 @@ class Hybrid(Allocator):
             idle += sum(block.ref == 0 for block in found[group])
         upto = -(-(hit * size + tokens) // size)
         need = len(self.windows) * (upto - hit)
-        whole = -(-ensure // size)
-        held = [len(blocks) for blocks in found]
-        needed = sum(max(0, min(whole - skipped, most) - have)
-                     for skipped, most, have in zip(tables.skipped, self._most, held, strict=True))
-        if max(need, needed if ensure else 0) + idle > self.free:
+        whole = -(-ensure // size)  # vLLM counts a hit's blocks that a window does not need as if they were held
+        needed = sum(max(0, min(whole, most) - hit) for most in self._most)
+        if max(need, needed) + idle > self.free:
             return False
         for group, blocks in enumerate(found):
             for block in blocks:
