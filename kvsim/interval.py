@@ -55,5 +55,4 @@ def number(summary: dict[str, Any], name: str) -> float | None:
         value: float | None = summary["throughput"][name]
         return value
     metric, _, statistic = name.partition("_")
-    value = summary["latency_s"][metric][statistic]
-    return value
+    return summary["latency_s"][metric][statistic]  # type: ignore[no-any-return]

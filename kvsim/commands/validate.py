@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import typer
 
-from kvsim.commands import validate_fragmentation, validate_hit_rate, validate_memory, validate_schedule
+from kvsim.commands import (
+    validate_fragmentation,
+    validate_hit_rate,
+    validate_memory,
+    validate_schedule,
+    validate_serving,
+    validate_step,
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -27,3 +34,5 @@ app.command("fragmentation")(validate_fragmentation.command)
 app.command("hit-rate")(validate_hit_rate.command)
 app.command("memory")(validate_memory.command)
 app.command("schedule")(validate_schedule.command)
+app.command("serving")(validate_serving.command)
+app.command("step")(validate_step.command)

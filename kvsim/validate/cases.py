@@ -48,6 +48,8 @@ def engine_of(case: Case) -> EngineProfile:
     engine = case.get("engine_id") or "other"
     if engine == "other":
         return load_engine("vllm-0@0.3")
+    if engine == "vllm-0" and not case.get("engine_version") and "splitwise" in str(case.get("source")).lower():
+        return load_engine("vllm-0@0.2")  # its profile is of 2023
     version = re.match(r"\d+(\.\d+)*", case.get("engine_version") or "")
     return load_engine(f"{engine}@{version[0]}" if version else engine)
 

@@ -40,15 +40,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound on one statistic of one group (`""`: of all rows): `value` ≤ bound, coverage ≥ bound."""
+    """A bound on one statistic of one group (`""`: of all rows) and metric (`""`: any): `value` ≤ bound, coverage ≥."""
 
     group: str
     statistic: str
     bound: float
+    metric: str = ""
 
     def __str__(self) -> str:
         word = "≥" if self.statistic == "coverage90" else "≤"
-        return f"{self.group or 'all'}: {self.statistic} {word} {self.bound:.3g}"
+        metric = f" {self.metric}" if self.metric else ""
+        return f"{self.group or 'all'}{metric}: {self.statistic} {word} {self.bound:.3g}"
+
+    def holds_for(self, row: Row) -> bool:
+        """Whether it is about this row."""
+        return self.group in ("", row.group) and self.metric in ("", row.metric)
 
 
 @dataclass(slots=True)
@@ -64,7 +70,7 @@ class Report:
         """The goals that are not met, in words with what was reached."""
         found = []
         for goal in self.goals:
-            rows = [row for row in self.rows if not goal.group or row.group == goal.group]
+            rows = [row for row in self.rows if goal.holds_for(row)]
             value = statistics(rows).get(goal.statistic)
             if value is None:
                 continue

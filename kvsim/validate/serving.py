@@ -107,7 +107,7 @@ def setup_of(case: Case) -> Setup:
     longest = work.get("max_model_len")
     return prepare(Scenario(
         trace="case", model=case["model_id"], device=case["device_id"], tp=case.get("tp") or 1, pp=case.get("pp") or 1,
-        engine=f"{engine.id}@{engine.version}" if engine.id in ("vllm-0", "vllm-1", "trtllm", "lmdeploy") else engine.id,
+        engine=engine.id if engine.id == "sglang" else f"{engine.id}@{engine.version}",
         weights_dtype=case.get("weights_dtype"), kv_dtype=case.get("kv_dtype_id"), max_model_len=longest,
         max_num_seqs=work.get("max_num_seqs"), max_num_batched_tokens=work.get("max_num_batched_tokens"),
         gpu_memory_utilization=work.get("gpu_memory_utilization") or work.get("kv_memory_fraction"),

@@ -57,7 +57,7 @@ def trace_of_case(work: dict[str, Any], replicas: int = 1) -> Trace:
 
 
 def closed_loop(prompts: Int, answers: Int, clients: int) -> Trace:
-    """Each of `clients` sends its next request when its last one has been answered; request i belongs to i % clients."""
+    """Each of `clients` sends its next request when its last has been answered; request i belongs to i % clients."""
     row = np.arange(len(prompts), dtype=np.int64)
     parent = np.where(row >= clients, row - clients, -1)
     return make_trace("case", "synthetic", np.zeros(len(row), np.int64), prompts, answers, parent=parent)

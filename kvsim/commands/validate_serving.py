@@ -1,0 +1,40 @@
+"""`kvsim validate serving`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvsim.commands.rung import answer
+
+
+def command(
+    where: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="cases.jsonl, or a measured run: folder or tar")],
+    engine_filter: Annotated[
+        str, typer.Option("--engine-filter", metavar="NAME", help="Only cases of engines that begin so (vllm, trtllm)")
+    ] = "",
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME|FILE", help="GPU of a measured run, instead of its own word")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")] = False,
+) -> int:
+    """TTFT, TPOT and throughput under load: published figures of real engines, or measured runs, request by request.
+
+    A case is simulated as it describes itself, in its own unit; what it needs and nobody states is skipped and counted.
+    A measured run (requests.jsonl, meta.json) is replayed: the same requests, times, prefixes and limits.
+    Exit 1 where a goal is missed: a median error of 10 % or p90 of 25 % for an engine, 3 to 15 % for a measured run.
+
+    Example: kvsim validate serving cases.jsonl --engine-filter lmdeploy
+    """
+    from kvsim.progress import progress
+    from kvsim.validate.serving import validate_cases
+    from kvsim.validate.serving_runs import is_run, validate_runs
+
+    with progress("Validating") as update:
+        if is_run(where):
+            report = validate_runs(where, device, update)
+        else:
+            report = validate_cases(where, engine_filter, update)
+    return answer(report, as_json)
