@@ -101,7 +101,7 @@ def test_every_recorded_step(shared: Path) -> None:
         compare_steps(load(file))
 
 
-@pytest.mark.parametrize("file", [f for f in OWN if "longest" not in f.name], ids=lambda file: file.name.split(".")[0])
+@pytest.mark.parametrize("file", [f for f in OWN if "longest_prefix" not in f.name], ids=lambda file: file.name.split(".")[0])
 def test_ids_of_whole_pages_serve_as_well_as_tokens(file: Path) -> None:
     """A trace brings chained ids of blocks, not tokens: the same steps must come out."""
     recording = load(file)
