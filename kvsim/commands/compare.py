@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsim.commands.options import Build, with_scenario
 from kvsim.commands.output import show, show_json
 from kvsim.errors import InputError
-from kvsim.progress import Update, progress
+from kvsim.progress import progress
 from kvsim.result import Result
+from kvsim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from kvsim.trace import Trace
 
 POLICIES = "contiguous,paged,paged-prefix,paged-int8"
+_LONG = 3000
+"""requests from which starting a process a core pays"""
 
 
 @with_scenario("policy")
@@ -69,20 +75,29 @@ def _names(policies: str) -> list[str]:
 
 
 def _simulate(build: Build, policies: list[str]) -> dict[str, Result]:
-    from kvsim.simulate import run, trace_of
+    from kvsim.simulate import prepare, trace_of
+    from kvsim.workers import Failure, InProcess, Local
 
     base = build()
     trace = trace_of(base)
     scenarios = [base.replace(policy=policy) for policy in policies]
-    runs = {}
+    for scenario in scenarios:
+        prepare(scenario)  # bad input ends here, in this process, before anything long
+    long = len(trace) >= _LONG and len(policies) > 1
+    runs: dict[str, Result] = {}
     with progress("Comparing") as update:
+        for number, answer in (Local() if long else InProcess()).run(_run, trace, scenarios):
+            if isinstance(answer, Failure):
+                raise RuntimeError(f"{policies[number]}: {answer.message}\n{answer.detail}")
+            runs[policies[number]] = answer
+            update(len(runs), len(policies))
+    return {policy: runs[policy] for policy in policies}
 
-        def part(number: int) -> Update:
-            return lambda done, total: update(number + done / (total or 1), len(policies))
 
-        for number, scenario in enumerate(scenarios):
-            runs[policies[number]] = run(scenario, part(number), trace)
-    return runs
+def _run(trace: Trace, scenario: Scenario) -> Result:
+    from kvsim.simulate import run
+
+    return run(scenario, trace=trace)
 
 
 def _load(folders: list[Path]) -> dict[str, Result]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +23,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
     """Replaces the simulator; the list fills with the scenarios it was asked for."""
     seen: list[Scenario] = []
 
-    def run(scenario: Scenario, progress: Callable[[float, float], None], trace: Any = None) -> Result:
+    def run(scenario: Scenario, progress: Any = None, trace: Any = None) -> Result:
         seen.append(scenario)
-        progress(1, 2)
+        if progress:
+            progress(1, 2)
         return fake_result(100, len(seen), scenario.policy or "paged")
 
-    monkeypatch.setitem(sys.modules, "kvsim.simulate", SimpleNamespace(run=run, trace_of=lambda scenario: None))
+    simulator = SimpleNamespace(run=run, prepare=id, trace_of=lambda scenario: [])
+    monkeypatch.setitem(sys.modules, "kvsim.simulate", simulator)
     return seen
 
 
@@ -101,3 +102,17 @@ def test_help_shows_every_flag_and_an_example(command: str, capsys: pytest.Captu
         if (command, name) != ("compare", "policy"):
             assert flag(name) in text, name
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_a_long_comparison_runs_in_worker_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The same numbers as one after the other in this process."""
+    rows = "".join(f"{i / 20},{i % 90 + 10},{i % 7 + 1}\n" for i in range(3000))
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    common = ["--trace", str(tmp_path / "t.csv"), *WHAT[2:], "--no-interval", "--json"]
+    assert cli.main(["compare", *common, "--policies", "paged,contiguous"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert list(runs) == ["paged", "contiguous"]
+    for policy, summary in runs.items():
+        assert cli.main(["simulate", *common, "--policy", policy]) == 0
+        assert json.loads(capsys.readouterr().out) == summary
