@@ -38,37 +38,58 @@ class Fit(Contiguous):
         self._current: dict[Sequence, int] = {}
         """the running number of each decoding sequence's valid entry in the heap"""
         self._moved = 0
+        self._planned: tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None = None
+        """what the next step's growth leads to, until something else changes: the holes left, and the (sequence,
+        start, capacity) of those that grow"""
 
     def capacity(self, seq: Sequence, tokens: int) -> int:
         return min(-(-tokens // self.growth_tokens) * self.growth_tokens, self.max_model_len)
 
+    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
+        self._planned = None
+        return super().admit(seq, tokens, ensure)
+
     def grow(self, seq: Sequence, tokens: int) -> bool:
+        held: Interval = seq.store
         needed = seq.computed + tokens
-        if needed > seq.store.capacity and not self._enlarge(seq, seq.computed, needed):
-            return False
+        if needed > held.capacity:
+            capacity = self.capacity(seq, needed)
+            start = self._find(self.space, held, capacity)
+            if start < 0:
+                return False
+            self._planned = None
+            self._place(seq, seq.computed, start, capacity)
         return super().grow(seq, tokens)
 
     def join(self, seq: Sequence) -> None:
+        self._planned = None
         super().join(seq)
         self._expect(seq)
 
     def leave(self, seq: Sequence) -> None:
+        self._planned = None
         super().leave(seq)
         self._current.pop(seq, None)
+
+    def release(self, seq: Sequence, *, finished: bool) -> None:
+        self._planned = None
+        super().release(seq, finished=finished)
 
     def horizon(self, limit: int) -> int:
         until = self._next_growth() - 1 - self.step
         if until:
             return min(limit, until)
-        return min(limit, 1) if self._next_step_fits() else 0
+        return min(limit, 1) if self._plan_growth() else 0
 
     def advance(self, steps: int) -> None:
-        while self._next_growth() == self.step + 1:
-            _, _, seq = heappop(self._full)
-            tokens = seq.base + self.step
-            grown = self._enlarge(seq, tokens, tokens + 1)
-            assert grown, f"{seq} advances beyond the horizon"
-            self._expect(seq)
+        if self._next_growth() == self.step + 1:
+            planned = self._plan_growth()
+            assert planned, "advanced beyond the horizon"
+            self.space, grown = planned
+            self._planned = None
+            for seq, start, capacity in grown:
+                self._place(seq, seq.base + self.step, start, capacity)
+                self._expect(seq)
         self.step += steps
         assert self._next_growth() > self.step, "advanced beyond the horizon"
 
@@ -83,6 +104,7 @@ class Fit(Contiguous):
 
     def _expect(self, seq: Sequence) -> None:
         """Note when `seq` will be full, unless it ends before."""
+        self._current.pop(seq, None)
         held: Interval = seq.store
         if held.capacity < seq.final:
             self._number += 1
@@ -96,38 +118,39 @@ class Fit(Contiguous):
             heappop(full)
         return full[0][0] if full else 1 << 62
 
-    def _enlarge(self, seq: Sequence, tokens: int, needed: int) -> bool:
-        """Room for `needed` tokens for a sequence that holds `tokens`. False, and no change, if there is none."""
+    def _plan_growth(self) -> tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None:
+        """Let all sequences that are full grow, one after the other, on a copy of the holes. None if one cannot."""
+        if self._planned is None:
+            due = []
+            while self._next_growth() == self.step + 1:
+                due.append(heappop(self._full))
+            for entry in due:
+                heappush(self._full, entry)
+            holes, grown = self.space.copy(), []
+            for _, _, seq in due:
+                capacity = self.capacity(seq, seq.base + self.step + 1)
+                start = self._find(holes, seq.store, capacity)
+                if start < 0:
+                    return None
+                grown.append((seq, start, capacity))
+            self._planned = holes, grown
+        return self._planned
+
+    def _find(self, holes: HoleSpace, held: Interval, capacity: int) -> int:
+        """Take room for `capacity` tokens in place of an interval; where it begins, or −1 and no change if there is
+        none."""
+        length = capacity * self.token_bytes
+        if holes.extend(held.start, held.length, length - held.length):
+            return held.start
+        start = holes.take(length)
+        if start >= 0:
+            holes.give(held.start, held.length)
+        return start
+
+    def _place(self, seq: Sequence, tokens: int, start: int, capacity: int) -> None:
+        """`seq`, which holds `tokens`, now has the room that was found for it."""
         held: Interval = seq.store
-        capacity = self.capacity(seq, needed)
-        start = _enlarge(self.space, held, capacity * self.token_bytes)
-        if start < 0:
-            return False
         if start != held.start:
             self._moved += tokens * self.token_bytes
         self._will_fill += min(capacity, seq.final) - min(held.capacity, seq.final)
         held.start, held.length, held.capacity = start, capacity * self.token_bytes, capacity
-        return True
-
-    def _next_step_fits(self) -> bool:
-        """Whether all sequences that are full now can grow, one after the other as `advance` will do it."""
-        due = []
-        while self._next_growth() == self.step + 1:
-            due.append(heappop(self._full))
-        for entry in due:
-            heappush(self._full, entry)
-        trial = self.space.copy()
-        return all(
-            _enlarge(trial, seq.store, self.capacity(seq, seq.base + self.step + 1) * self.token_bytes) >= 0
-            for _, _, seq in due
-        )
-
-
-def _enlarge(holes: HoleSpace, held: Interval, length: int) -> int:
-    """Take `length` bytes in place of an interval; where they begin, or −1 and no change if they do not fit."""
-    if holes.extend(held.start, held.length, length - held.length):
-        return held.start
-    start = holes.take(length)
-    if start >= 0:
-        holes.give(held.start, held.length)
-    return start
