@@ -1,6 +1,6 @@
 """Worker processes that may die: `plan` and `sweep` hand tasks to them and take answers as they come.
 
-A worker is `python -m kvsim.workers`, fed by pickles over its pipes, so a program that calls `plan` needs no
+A worker is a Python of its own that runs `main`, fed by pickles over its pipes, so a program that calls `plan` needs no
 `if __name__ == "__main__"` and a worker that is killed takes one task with it, not the pool (as
 concurrent.futures does). A worker ends when its parent does.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import selectors
+import signal
 import subprocess
 import sys
 import traceback
@@ -109,7 +110,7 @@ class _Worker:
 
     def __init__(self, first: bytes) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvsim.workers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", "from kvsim.workers import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "POLARS_MAX_THREADS": "1"},
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -161,6 +162,7 @@ def _read(pipe: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     """The worker's side: read what all tasks share, then answer tasks until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # answers only
     message = _read(source)
@@ -173,6 +175,3 @@ def main() -> None:
         sink.write(len(answer).to_bytes(8, "little") + answer)
         sink.flush()
 
-
-if __name__ == "__main__":
-    main()
