@@ -74,7 +74,9 @@ def event_loop_s(trace: Path) -> float:
 def step_ns(sequences: int) -> float:
     """CPU time the simulator needs for one decode step of that many sequences, walked step by step."""
     steps = 4000
-    trace = make_trace("steps", "made", np.zeros(sequences), np.full(sequences, 64), np.full(sequences, steps))
+    arrival = np.append(np.zeros(sequences), 3600e9)  # one more an hour later: the timeline's grid is that of an hour
+    lengths = np.append(np.full(sequences, 64), 1), np.append(np.full(sequences, steps), 1)
+    trace = make_trace("steps", "made", arrival, *lengths)
     scenario = Scenario(
         trace="sample", model="llama-3.2-1b", device="h200-sxm", policy="paged", max_num_seqs=sequences, max_stride=1,
         interval=False,
