@@ -110,7 +110,8 @@ class _Worker:
 
     def __init__(self, first: bytes) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from kvsim.workers import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", "from kvsim.workers import main; main()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "POLARS_MAX_THREADS": "1"},
         )
         assert self._process.stdin is not None and self._process.stdout is not None
