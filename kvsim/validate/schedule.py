@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 VLLM = ("scheduled", "free_blocks", "running", "waiting", "preempted", "cached_at_admission")
 SGLANG = ("kind", "scheduled", "from", "running", "waiting", "retracted", "chunked", "new_token_ratio", "tree",
-          "evictable", "protected", "free", "finished", "after")  # fmt: skip
+          "evictable", "protected", "free", "finished", "after", "evicted")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,15 @@ def compare(path: Path) -> Comparison:
     vllm = "num_blocks" in recording["limits"]
     ours = vllm_schedule.steps(recording) if vllm else sglang_schedule.steps(recording)
     fields = VLLM if vllm else SGLANG
+    recorded = recording["steps"] if vllm else [sglang_schedule.with_evicted(step) for step in recording["steps"]]
     identical, first = 0, None
-    for number, (theirs, mine) in enumerate(zip_longest(recording["steps"], ours)):
+    for number, (theirs, mine) in enumerate(zip_longest(recorded, ours)):
         difference = _difference(theirs, mine, fields)
         if not difference:
             identical += 1
         elif first is None:
             first = {"step": number, **difference}
-    steps = max(len(recording["steps"]), len(ours))
+    steps = max(len(recorded), len(ours))
     return Comparison(path.name, "vllm-1" if vllm else "sglang", steps, identical, first)
 
 

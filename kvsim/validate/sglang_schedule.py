@@ -6,16 +6,31 @@ scheduler what was run and what cache and queue looked like then. Here a pass is
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 
-from kvsim.cache.radix import Key
+from kvsim.cache.radix import Key, Node, RadixTree
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.sched.sglang import Batch, Limits, Sglang
 from kvsim.validate.vllm_schedule import generated_token
 
 Json = dict[str, Any]
+
+
+class WatchedTree(RadixTree):
+    """A radix tree that keeps what it evicts."""
+
+    def __init__(self, page: int, eviction: str) -> None:
+        super().__init__(page, eviction)
+        self.evicted: list[Node] = []
+        """since it was last emptied"""
+
+    def evict(self, want: int) -> list[Node]:
+        gone = super().evict(want)
+        self.evicted += gone
+        return gone
 
 
 def job(request: Json) -> Job:
@@ -30,6 +45,7 @@ def job(request: Json) -> Job:
 
 def scheduler(limits: Json, unit: int) -> Sglang:
     pool = RadixPool(limits["pool_tokens"], limits["page_size"], limits["eviction"], unit)
+    pool.tree = WatchedTree(pool.tree.page, limits["eviction"])
     return Sglang(pool, Limits(
         max_running=limits["max_running"], chunk_tokens=limits["chunk_tokens"],
         max_prefill_tokens=limits["max_prefill_tokens"], policy=limits["policy"],
@@ -39,7 +55,7 @@ def scheduler(limits: Json, unit: int) -> Sglang:
 
 
 def steps(recording: Json, page_ids: dict[int, Key] | None = None) -> list[Json]:
-    """The steps that our scheduler takes, in the recording's form (without the calls to the cache).
+    """The steps that our scheduler takes, in the recording's form; of the calls to the cache only what they `evicted`.
 
     With `page_ids` it sees ids of whole pages, by request, in place of tokens.
     """
@@ -61,9 +77,25 @@ def steps(recording: Json, page_ids: dict[int, Key] | None = None) -> list[Json]
     return taken
 
 
+def with_evicted(step: Json) -> Json:
+    """A recorded step with the leaves that its calls evicted, in order, as one more field."""
+    if "calls" not in step:
+        return step
+    return step | {"evicted": [leaf for call in step["calls"] if call["call"] == "evict" for leaf in call["leaves"]]}
+
+
+def leaf(node: Node) -> list[Any]:
+    """A leaf as recordings name it: length and hash of the path to its end, and its own length."""
+    text = ",".join(map(str, node.path().tolist()))
+    return [node.end, hashlib.sha256(text.encode()).hexdigest()[:16], len(node.key)]
+
+
 def _scheduled(engine: Sglang, batch: Batch | None) -> Json:
     chunks = batch.chunks if batch else []
     tree, evictable, protected, free = _memory(engine.pool)
+    watched = engine.pool.tree
+    assert isinstance(watched, WatchedTree)
+    evicted, watched.evicted = watched.evicted, []
     return {
         "kind": batch.kind if batch else None,
         "scheduled": {str(chunk.job.row): chunk.tokens for chunk in chunks},
@@ -74,6 +106,7 @@ def _scheduled(engine: Sglang, batch: Batch | None) -> Json:
         "chunked": engine.chunked.row if engine.chunked else None,
         "new_token_ratio": round(engine.ratio, 9),
         "tree": tree, "evictable": evictable, "protected": protected, "free": free,
+        "evicted": [leaf(node) for node in evicted],
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvsim.cache.radix import Key, Node, RadixTree
-from kvsim.validate.sglang_schedule import job, steps
+from kvsim.validate.sglang_schedule import job, leaf, steps, with_evicted
 
 Json = dict[str, Any]
 OWN = sorted((Path(__file__).parent / "sglang").glob("*.json.gz"))
@@ -64,7 +64,7 @@ def replay_calls(recording: Json) -> int:
                 case "evict":
                     gone = tree.evict(call["want"])
                     assert sum(len(node.key) for node in gone) == call["evicted"]
-                    assert [[*name_of(node.path()), len(node.key)] for node in gone] == call["leaves"]
+                    assert [leaf(node) for node in gone] == call["leaves"]
             assert [tree.size, tree.evictable, tree.protected] == call["state"][:3]
             count += 1
         tree.check()
@@ -74,7 +74,7 @@ def replay_calls(recording: Json) -> int:
 def compare_steps(recording: Json) -> None:
     """Our steps must be those recorded, in all they say (requests of a step in order, too)."""
     mine = steps(recording)
-    for i, (ours, theirs) in enumerate(zip(mine, recording["steps"], strict=False)):
+    for i, (ours, theirs) in enumerate(zip(mine, map(with_evicted, recording["steps"]), strict=False)):
         assert ours == {key: theirs[key] for key in ours}, f"step {i}"
         assert list(ours["scheduled"]) == list(theirs["scheduled"]), f"step {i}"
     assert len(mine) == len(recording["steps"])
@@ -101,7 +101,7 @@ def test_every_recorded_step(shared: Path) -> None:
         compare_steps(load(file))
 
 
-@pytest.mark.parametrize("file", [f for f in OWN if "longest_prefix" not in f.name], ids=lambda file: file.name.split(".")[0])
+@pytest.mark.parametrize("file", [f for f in OWN if "longest_prefix" not in f.name], ids=lambda f: f.name.split(".")[0])
 def test_ids_of_whole_pages_serve_as_well_as_tokens(file: Path) -> None:
     """A trace brings chained ids of blocks, not tokens: the same steps must come out."""
     recording = load(file)
@@ -114,4 +114,7 @@ def test_ids_of_whole_pages_serve_as_well_as_tokens(file: Path) -> None:
             before = known.setdefault((before, key[at : at + page].tobytes()), len(known))
             chain.append(before)
         ids[request["id"]] = np.array(chain, np.int64)
-    assert steps(recording, ids) == steps(recording)
+    for by_id, by_token in zip(steps(recording, ids), steps(recording), strict=True):
+        evicted = [end * page for end, _, _ in by_id.pop("evicted")]
+        assert evicted == [end for end, _, _ in by_token.pop("evicted")]
+        assert by_id == by_token
