@@ -79,7 +79,7 @@ TWO_PLACES = "    if (warp == 0) __syncthreads();\n    else\n        __syncthrea
 
 
 WAIT, LATE = "copy_wait<STAGES - 1>", "copy_wait<STAGES>"
-TABLE, TABLE_UNCLAMPED = "min(t0 + lane % TOKENS, length - 1)", "t0 + lane % TOKENS"
+TABLE, TABLE_UNCLAMPED = "min(t0 + r, length - 1)", "t0 + r"
 CACHE, CACHE_UNCLAMPED = "min(t0 + row, length - 1)", "t0 + row"
 ONE_LANE = "if (lane == 0) tops"
 VOTE = "if (__any_sync(ALL_LANES, 1) && lane == 0) tops"

@@ -8,12 +8,22 @@
 
 enum Scaling { NONE, PER_TOKEN, PER_GROUP };    // of a row: none; one scale; a scale and a zero for each group of channels
 
+// UNPACKED: `unpack` below gives the stored numbers times this; SECOND: those of odd out[i] times this on top. Powers of
+// two, which the kernel takes out again.
+template <int BITS_, Scaling SCALING_, class Math_> struct FormatOf {
+    static constexpr int BITS = BITS_;
+    static constexpr Scaling SCALING = SCALING_;
+    using Math = Math_;                         // what the tensor cores multiply
+    static constexpr float UNPACKED = 1, SECOND = 1;
+};
 template <class S> struct Format;
-template <> struct Format<bf16_t> { static constexpr int BITS = 16; static constexpr Scaling SCALING = NONE; using Math = bf16_t; };
-template <> struct Format<half_t> { static constexpr int BITS = 16; static constexpr Scaling SCALING = NONE; using Math = half_t; };
-template <> struct Format<fp8_t> { static constexpr int BITS = 8; static constexpr Scaling SCALING = PER_TOKEN; using Math = half_t; };
-template <> struct Format<signed char> : Format<fp8_t> {};
-template <> struct Format<int4_t> { static constexpr int BITS = 4; static constexpr Scaling SCALING = PER_GROUP; using Math = half_t; };
+template <> struct Format<bf16_t> : FormatOf<16, NONE, bf16_t> {};
+template <> struct Format<half_t> : FormatOf<16, NONE, half_t> {};
+template <> struct Format<fp8_t> : FormatOf<8, PER_TOKEN, half_t> {};
+template <> struct Format<signed char> : FormatOf<8, PER_TOKEN, half_t> {};
+template <> struct Format<int4_t> : FormatOf<4, PER_GROUP, half_t> {
+    static constexpr float UNPACKED = 1.f / (1 << 24), SECOND = 16;
+};
 
 // A row's bytes, and those of its scales (key's and value's) in a tensor of scales. GROUP: channels a group.
 template <class S, int D> constexpr int ROW_BYTES = D * Format<S>::BITS / 8;
@@ -23,7 +33,7 @@ template <class S, int D, int GROUP> constexpr int SCALE_BYTES =
 // A word of four fp8 or int8, or of eight int4, as packed halves.
 DEVICE void unpack(unsigned word, unsigned (&out)[2], fp8_t) { fp8x4_to_half(word, out); }
 DEVICE void unpack(unsigned word, unsigned (&out)[2], signed char) { int8x4_to_half(word, out); }
-DEVICE void unpack(unsigned word, unsigned (&out)[4], int4_t) { int4x8_to_half(word, out); }
+DEVICE void unpack(unsigned word, unsigned (&out)[4], int4_t) { int4x8_to_subnormal_half(word, out); }
 
 // The channel of a key in the low half of mma's b[half], lane t = lane % 4, step k of 16 channels; the high half is
 // `KEY_PAIR` channels on.
@@ -48,11 +58,11 @@ template <class S, int D> DEVICE void load_keys(unsigned (&b)[STEPS<S>][2][2], c
     constexpr int C = ROW_BYTES<S, D> / 16;
     if constexpr (Format<S>::BITS == 16) {
         unsigned r[4];
-        ldmatrix(r, tile + swizzled<C>(lane % 8 + lane / 16 * 8, unit * 2 + lane / 8 % 2) * 16);
+        ldmatrix(r, tile + swizzled<C>(lane % 8 + lane / 16 * 8, lane / 8 % 2, unit * 2) * 16);
         b[0][0][0] = r[0], b[0][0][1] = r[1], b[0][1][0] = r[2], b[0][1][1] = r[3];
     } else {
         unsigned r[2];
-        ldmatrix(r, tile + swizzled<C>(lane % 16, unit) * 16);
+        ldmatrix(r, tile + swizzled<C>(lane % 16, 0, unit) * 16);
         #pragma unroll
         for (int n = 0; n < 2; ++n) {
             unsigned x[STEPS<S> * 2];
@@ -67,10 +77,10 @@ template <class S, int D> DEVICE void load_keys(unsigned (&b)[STEPS<S>][2][2], c
 template <class S, int D> DEVICE void load_values(unsigned (&a)[STEPS<S>][4], const unsigned char* tile, int unit, int lane) {
     constexpr int C = ROW_BYTES<S, D> / 16;
     if constexpr (Format<S>::BITS == 16) {
-        ldmatrix_trans(a[0], tile + swizzled<C>(lane % 8 + lane / 16 * 8, unit * 2 + lane / 8 % 2) * 16);
+        ldmatrix_trans(a[0], tile + swizzled<C>(lane % 8 + lane / 16 * 8, lane / 8 % 2, unit * 2) * 16);
     } else {
         unsigned r[2];
-        ldmatrix_trans(r, tile + swizzled<C>(lane % 16, unit) * 16);
+        ldmatrix_trans(r, tile + swizzled<C>(lane % 16, 0, unit) * 16);
         #pragma unroll
         for (int n = 0; n < 2; ++n) {
             unsigned x[STEPS<S> * 2];

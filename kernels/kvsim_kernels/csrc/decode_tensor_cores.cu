@@ -37,43 +37,46 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
 
     unsigned char* ring = (unsigned char*)shared_memory() + warp * STAGES * TILE;
 
-    // Start copying 16 tokens' keys, values and scales. Each lane looks up one token's row for the others.
+    // Start copying 16 tokens' keys, values and scales; four lanes share a row.
     auto fetch = [&](int t0, int stage) {
         if (t0 >= end) return;
         unsigned char* tile = ring + stage * TILE;
-        const i64 row = cache_row(table, width, shift, seq, min(t0 + lane % TOKENS, length - 1)) * kv_heads + head;
         #pragma unroll
-        for (int i0 = 0; i0 < TOKENS * C; i0 += 32) {
-            const int i = i0 + lane, r = min(i / C, TOKENS - 1), c = i % C;
-            const i64 at = __shfl_sync(ALL_LANES, row, r) * ROW + c * 16;
-            if (TOKENS * C % 32 == 0 || i < TOKENS * C) {
-                const int to = swizzled<C>(r, c) * 16;
-                copy_async<16>(tile + to, keys + at, t0 + r < end);
-                copy_async<16>(tile + TOKENS * ROW + to, values + at, t0 + r < end);
-            }
-        }
-        if constexpr (SCALING != NONE)
-            if (scales) {
+        for (int r8 = 0; r8 < TOKENS; r8 += 8) {
+            const int r = r8 + g;
+            const bool valid = t0 + r < end;
+            const i64 row = cache_row(table, width, shift, seq, min(t0 + r, length - 1)) * kv_heads + head;
+            const unsigned char *key = keys + row * ROW + t * 16, *value = values + row * ROW + t * 16;
+            #pragma unroll
+            for (int c = 0; c < C; c += 4)
+                if (c + 4 <= C || c + t < C) {
+                    const int to = swizzled<C>(r, t, c) * 16;
+                    copy_async<16>(tile + to, key + c * 16, valid);
+                    copy_async<16>(tile + TOKENS * ROW + to, value + c * 16, valid);
+                }
+            if constexpr (SCALING != NONE) {
                 constexpr int PIECE = SCALE < 8 ? SCALE : 8, PIECES = SCALE / PIECE;
-                #pragma unroll
-                for (int i0 = 0; i0 < TOKENS * PIECES; i0 += 32) {
-                    const int i = i0 + lane, r = min(i / PIECES, TOKENS - 1);
-                    const i64 at = __shfl_sync(ALL_LANES, row, r) * SCALE + i % PIECES * PIECE;
-                    if (i < TOKENS * PIECES) copy_async<PIECE>(tile + 2 * TOKENS * ROW + i * PIECE, scales + at, t0 + r < end);
+                if (scales) {
+                    unsigned char* to = tile + 2 * TOKENS * ROW + r * SCALE + t * PIECE;
+                    const unsigned char* from = scales + row * SCALE + t * PIECE;
+                    #pragma unroll
+                    for (int i = 0; i < PIECES; i += 4)
+                        if (i + 4 <= PIECES || i + t < PIECES) copy_async<PIECE>(to + i * PIECE, from + i * PIECE, valid);
                 }
             }
+        }
     };
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(begin + s * step, s), copy_commit();
 
     // The queries as a operands. For a quantized cache they become halves, so each row is divided by a power of two
-    // near its maximum (`unit`), which changes no digit.
+    // near its maximum (`unit`), which changes no digit; so do the powers of two that `unpack` leaves in the keys.
     unsigned x[D / 16][2][H];
     float unit[H], sums[H][SCALING == PER_GROUP ? GROUPS : 1];                  // sums of a row's group, for the zeros
     #pragma unroll
     for (int h = 0; h < H; ++h) {
         const T* row = q + (first + min(h * 8 + g, heads - 1)) * D;
-        unit[h] = scale;
+        unit[h] = scale / Format<S>::UNPACKED;
         float inverse = 1;
         if constexpr (SCALING != NONE) {
             float top = 0;
@@ -92,8 +95,9 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
             for (int half = 0; half < 2; ++half) {
                 const int d = key_channel<S>(k, half, t);
                 const float a = to_float(row[d]) * inverse, b = to_float(row[d + KEY_PAIR<S>]) * inverse;
-                x[k][half][h] = h * 8 + g < heads ? pack2(a, b, M()) : 0;
-                if constexpr (SCALING == PER_GROUP) sums[h][k * 16 / GROUP] += a + b;
+                constexpr float by = 1 / Format<S>::SECOND;
+                x[k][half][h] = h * 8 + g >= heads ? 0 : half ? pack2(a * by, b * by, M()) : pack2(a, b, M());
+                if constexpr (SCALING == PER_GROUP) sums[h][k * 16 / GROUP] += (a + b) * Format<S>::UNPACKED;
             }
         #pragma unroll
         for (float& sum : sums[h]) {
@@ -104,7 +108,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
 
     float o[D / 16][H][4] = {}, m[H], l[H];     // outputs (channel, head); each row's maximum and sum of weights
     float zero[H][SCALING == PER_GROUP ? GROUPS : 1] = {};                      // what the values' zeros add
-    float largest[SCALING == PER_GROUP ? GROUPS : 1] = {};                      // of the value scales so far
+    float largest[SCALING == PER_GROUP ? GROUPS : 1] = {}, inverse[SCALING == PER_GROUP ? GROUPS : 1] = {};  // of the value scales so far
     #pragma unroll
     for (int h = 0; h < H; ++h) m[h] = -INF, l[h] = 0;
 
@@ -172,23 +176,31 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                 #pragma unroll
                 for (int j = 0; j < 2; ++j) l[h] += s[n][2 * h + j] = weight_of(s[n][2 * h + j], top);
         }
-        float by_head[H][2];                    // corrections of the heads whose outputs this lane has: 2t and 2t + 1
+        bool grown = false;                     // a maximum: then the outputs so far shrink, which is rare
         #pragma unroll
-        for (int h = 0; h < H; ++h)
+        for (int h = 0; h < H; ++h) grown |= correction[h] != 1;
+        if (__any_sync(ALL_LANES, grown)) {
             #pragma unroll
-            for (int j = 0; j < 2; ++j) by_head[h][j] = __shfl_sync(ALL_LANES, correction[h], (t * 2 + j) * 4);
+            for (int h = 0; h < H; ++h)
+                #pragma unroll
+                for (int j = 0; j < 2; ++j) {   // this lane has outputs of heads 2t and 2t + 1
+                    const float by = __shfl_sync(ALL_LANES, correction[h], (t * 2 + j) * 4);
+                    #pragma unroll
+                    for (int n = 0; n < D / 16; ++n) o[n][h][j] *= by, o[n][h][j + 2] *= by;
+                }
+        }
 
         #pragma unroll
         for (int i = 0; i < GROUPS; ++i) {
             // Value scales go onto the weights, relative to the largest scale so far, so that halves hold them.
-            float factor[2][2], shrink = 1;
+            float factor[2][2];
             #pragma unroll
             for (int n = 0; n < 2; ++n)
                 #pragma unroll
                 for (int j = 0; j < 2; ++j) factor[n][j] = 1;
             if constexpr (SCALING != NONE)
                 if (SCALING == PER_GROUP || scales) {
-                    float top = largest[i];
+                    float top = 0;
                     #pragma unroll
                     for (int n = 0; n < 2; ++n)
                         #pragma unroll
@@ -204,14 +216,24 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                                 }
                             }
                         }
-                    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-                    const float inverse = top > 0 ? 1 / top : 0.f;
-                    shrink = largest[i] * inverse, largest[i] = top;
+                    if (__any_sync(ALL_LANES, top > largest[i])) {              // rare
+                        top = fmaxf(top, largest[i]);
+                        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+                        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                        inverse[i] = 1 / top;
+                        const float shrink = largest[i] * inverse[i];
+                        largest[i] = top;
+                        #pragma unroll
+                        for (int n = i * OWN * STEPS<S>; n < (i + 1) * OWN * STEPS<S>; ++n)
+                            #pragma unroll
+                            for (int h = 0; h < H; ++h)
+                                #pragma unroll
+                                for (int e = 0; e < 4; ++e) o[n][h][e] *= shrink;
+                    }
                     #pragma unroll
                     for (int n = 0; n < 2; ++n)
                         #pragma unroll
-                        for (int j = 0; j < 2; ++j) factor[n][j] *= inverse;
+                        for (int j = 0; j < 2; ++j) factor[n][j] *= inverse[i];
                 }
             unsigned p[H][2];                   // weights as b operands: rows tokens, columns heads
             #pragma unroll
@@ -226,12 +248,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                 #pragma unroll
                 for (int j = 0; j < STEPS<S>; ++j)
                     #pragma unroll
-                    for (int h = 0; h < H; ++h) {
-                        float (&to)[4] = o[u * STEPS<S> + j][h];
-                        #pragma unroll
-                        for (int e = 0; e < 4; ++e) to[e] *= by_head[h][e % 2] * shrink;
-                        mma(to, a[j], p[h], M());
-                    }
+                    for (int h = 0; h < H; ++h) mma(o[u * STEPS<S> + j][h], a[j], p[h], M());
             }
         }
         __syncwarp();                           // the stage may be overwritten from here on
@@ -260,7 +277,8 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
         for (int n = 0; n < D / 16; ++n)
             #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const float by = SCALING == NONE || (SCALING == PER_TOKEN && !scales) ? 1.f : largest[SCALING == PER_GROUP ? n * 16 / GROUP : 0];
+                float by = (e / 2 ? 1 / Format<S>::SECOND : 1) / Format<S>::UNPACKED;
+                if (SCALING == PER_GROUP || (SCALING == PER_TOKEN && scales)) by *= largest[SCALING == PER_GROUP ? n * 16 / GROUP : 0];
                 outs[(warp * HEADS + h * 8 + t * 2 + e % 2) * D + value_channel<S>(n, e / 2, g)] = o[n][h][e] * by;
             }
     }

@@ -155,11 +155,12 @@ DEVICE void int8x4_to_half(unsigned x, unsigned (&out)[2]) {
     out[0] = fma_half2(pick_bytes(x, 0x64646464u, 0x4240), ONE, MINUS_1152);
     out[1] = fma_half2(pick_bytes(x, 0x64646464u, 0x4341), ONE, MINUS_1152);
 }
-// Eight 4-bit numbers (0 to 15) in a word as halves, exactly: out[i] holds nibbles i and i + 4.
-DEVICE void int4x8_to_half(unsigned x, unsigned (&out)[4]) {
-    constexpr unsigned ONE = 0x3c003c00u, MINUS_1024 = 0xe400e400u;
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) out[i] = fma_half2((x >> 4 * i & 0x000f000fu) | 0x64006400u, ONE, MINUS_1024);
+// Eight 4-bit numbers (0 to 15) in a word as halves, out[i] holding nibbles i and i + 4, times 2^-24 (i even) or 2^-20
+// (i odd): bits in the place of a half's mantissa, with exponent 0, are a subnormal number as they stand.
+DEVICE void int4x8_to_subnormal_half(unsigned x, unsigned (&out)[4]) {
+    out[0] = x & 0x000f000fu, out[1] = x & 0x00f000f0u;
+    x >>= 8;
+    out[2] = x & 0x000f000fu, out[3] = x & 0x00f000f0u;
 }
 
 // N consecutive elements moved by one load or store (1 to 16 bytes, aligned to their size).
@@ -179,9 +180,10 @@ template <class T, int N> union Pack {
 
 // Where chunk c (16 bytes) of row r of a tile with C chunks a row lies, in chunks: chunks are exchanged within groups of
 // the largest power of two that divides C, so that the eight rows that ldmatrix reads at once fall into different banks.
-template <int C> DEVICE constexpr int swizzled(int r, int c) {
+// The chunk is c + on; `on` is known when compiling and shares no bit with c, so that little is left to be computed.
+template <int C> DEVICE constexpr int swizzled(int r, int c, int on = 0) {
     constexpr int group = (C & -C) < 8 ? (C & -C) : 8;
-    return r * C + (c ^ (r / (8 / group) & (group - 1)));
+    return r * C + (c ^ (r / (8 / group) & (group - 1)) ^ (on & 7)) + (on & ~7);
 }
 
 // Row of token `token` of sequence `seq` in a cache: through the block table where there is one (2^shift tokens a
