@@ -134,6 +134,8 @@ class EngineProfile(_Frozen):
     """name of the default cache policy"""
     whole_prompt_admission: bool = False
     """a request is admitted only where its whole prompt fits in memory"""
+    forks: bool = False
+    """further answers to a prompt (n > 1) share its blocks by forking; otherwise they are requests of their own"""
     reserve_output: bool = False
     """… and its whole output too, so that nothing is ever preempted"""
     on_pressure: Literal["recompute", "swap", "retract"]

@@ -6,6 +6,7 @@ Everything is an int64 in a flat array, because a long run has millions of rows.
 
 from __future__ import annotations
 
+import copy
 from array import array
 from itertools import repeat
 from operator import sub
@@ -73,6 +74,25 @@ class Recorder:
         self.sample_every = 1 << max(20, (span_ns // (SAMPLES // 2)).bit_length())
         self.next_sample = 0
         """the timeline has one sample a grid time: the state at the end of the step that reaches it"""
+
+    # -- replicas of a cluster ----------------------------------------------------------------------------------------
+
+    def part(self) -> Recorder:
+        """A recorder for one of several replicas: the same requests, its own steps, timeline and gaps."""
+        other = copy.copy(self)
+        for name in ("steps", "timeline", "maps", "_gaps", "_gap_counts"):
+            setattr(other, name, array("q"))
+        return other
+
+    def absorb(self, part: Recorder) -> None:
+        """Take over what a part has recorded beside requests."""
+        for name in ("steps", "timeline", "maps", "_gaps", "_gap_counts"):
+            getattr(self, name).extend(getattr(part, name))
+            setattr(part, name, array("q"))
+        self.prefill_tokens += part.prefill_tokens
+        self.decode_tokens += part.decode_tokens
+        self.recomputed_tokens += part.recomputed_tokens
+        self.engine_steps += part.engine_steps
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

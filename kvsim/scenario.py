@@ -62,6 +62,7 @@ class Scenario(BaseModel):
     scale_lengths: Positive = _field("Multiply prompt and output lengths by this", _TRAFFIC, 1.0)
     start: Duration | None = _field("Leave out what arrives before this time, such as 10m", _TRAFFIC, value="TIME")
     duration: Duration | None = _field("Keep what arrives within this time, such as 1h", _TRAFFIC, value="TIME")
+    samples: Count = _field("Answers sampled for each prompt (parallel sampling)", _TRAFFIC, 1)
     limit: Count | None = _field("Keep the first so many requests", _TRAFFIC)
 
     layout: str | None = _field("none, reserve, oracle, fit, best-fit, buddy or paged", _CACHE)

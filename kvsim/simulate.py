@@ -67,8 +67,14 @@ class Setup:
         return Pool(
             bytes=memory.pool, token_bytes=memory.group_token_bytes, windows=memory.windows,
             max_model_len=memory.max_model_len, batch_tokens=memory.max_num_batched_tokens,
-            unusable=memory.unusable_blocks, activation_bytes=forward_bytes(self.model, self.engine, 1, scenario.tp),
+            unusable=memory.unusable_blocks, forks=self.forks,
+            activation_bytes=forward_bytes(self.model, self.engine, 1, scenario.tp),
         )
+
+    @property
+    def forks(self) -> bool:
+        """Whether further answers to a prompt are forked off the first."""
+        return self.engine.forks and self.scenario.samples > 1
 
 
 def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
@@ -131,7 +137,7 @@ def trace_of(scenario: Scenario) -> Trace:
         trace = transform.scale_rate(trace, scenario.rate_scale)
     if scenario.scale_lengths != 1:
         trace = transform.scale_lengths(trace, scenario.scale_lengths)
-    return trace
+    return transform.sample(trace, scenario.samples)
 
 
 def run(scenario: Scenario, progress: Progress | None = None, trace: Trace | None = None) -> Result:
@@ -168,6 +174,7 @@ def simulate(
     how: dict[str, Any] = {
         "max_model_len": setup.memory.max_model_len, "chains": chains(trace, setup.spec),
         "progress": None if progress is None else lambda ended: progress(ended, total), "stop": stop,
+        "forks": setup.forks,
     }
     if setup.spec.prefix == "radix":
         return _radix(trace, setup, cost, how)

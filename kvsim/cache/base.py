@@ -119,6 +119,8 @@ class Allocator(ABC):
     pool_bytes: int
     chunkable: bool = True
     """whether a prompt can be computed in pieces (it needs a cache to keep the earlier ones)"""
+    copies: bool = False
+    """whether it ever copies inside the device (`take_moved_bytes`)"""
     returns_while_decoding: bool = False
     """whether decoding sequences give memory back (blocks that their windows have left)"""
     retention: Retention = FULL
@@ -142,6 +144,11 @@ class Allocator(ABC):
     @abstractmethod
     def grow(self, seq: Sequence, tokens: int) -> bool:
         """Room for `tokens` beyond `seq.computed` (a further prefill chunk of an admitted, not decoding sequence)."""
+
+    def fork(self, seq: Sequence, child: Sequence) -> bool:
+        """`child` begins with all that `seq`, whose prompt has just been computed, holds, sharing it as far as the
+        layout can. False where there is no room, or no sharing; `child` then has to compute its prompt itself."""
+        return False
 
     @abstractmethod
     def join(self, seq: Sequence) -> None:

@@ -36,6 +36,8 @@ class Pool:
     batch_tokens: int
     unusable: int = 0
     """blocks that are never given out"""
+    forks: bool = False
+    """whether sequences fork (parallel sampling in an engine that can)"""
     activation_bytes: int = 1
     """transient bytes of one token in flight: what bounds a batch without a cache"""
 
@@ -87,4 +89,6 @@ def _paged(spec: CacheSpec, pool: Pool, trace: Trace) -> Allocator:
     if prefix and spec.eviction != "lru":
         future = Future(trace) if spec.eviction == "belady" else None
         return RankedPrefix(**shape, order=spec.eviction, future=future, unusable=pool.unusable)
-    return (PrefixPaged if prefix else Paged)(**shape, unusable=pool.unusable)
+    if prefix or pool.forks:
+        return PrefixPaged(**shape, unusable=pool.unusable, reuse=prefix, forks=pool.forks)
+    return Paged(**shape, unusable=pool.unusable)

@@ -24,6 +24,8 @@ class Fit(Contiguous):
 
     space: HoleSpace
 
+    copies = True
+
     def __init__(
         self, *, pool_bytes: int, token_bytes: int, max_model_len: int, growth_tokens: int = 16,
         placement: FitRule = "first",

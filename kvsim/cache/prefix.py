@@ -78,8 +78,16 @@ class PrefixPaged(Paged):
     findable run is in the index of its id.
     """
 
-    def __init__(self, *, blocks: int, block_size: int, token_bytes: int, unusable: int = 0) -> None:
+    def __init__(
+        self, *, blocks: int, block_size: int, token_bytes: int, unusable: int = 0, reuse: bool = True,
+        forks: bool = False,
+    ) -> None:
+        """`reuse`: whether blocks stay findable when nobody holds them, and are found at all; without it blocks are
+        shared by forks only. `forks`: whether there will be any."""
         super().__init__(blocks=blocks, block_size=block_size, token_bytes=token_bytes, unusable=unusable)
+        self.reuse = reuse
+        self.copies = forks
+        self._moved = 0
         self.evicted_blocks = 0
         self.evicted: Callable[[int, int, int], None] | None = None
         """told (content id, first block, block after the last) of what is forgotten"""
@@ -104,7 +112,7 @@ class PrefixPaged(Paged):
 
     def _find(self, seq: Sequence) -> list[tuple[Run, int, int]]:
         """The findable beginning of `seq` as (run, from block, to block), in order."""
-        limit = (seq.tokens - 1) // self.block_size
+        limit = (seq.tokens - 1) // self.block_size if self.reuse else 0
         found: list[tuple[Run, int, int]] = []
         at = 0
         index = self._index
@@ -193,11 +201,40 @@ class PrefixPaged(Paged):
             run.ref -= 1
             if run.ref:
                 self._saved_blocks -= run.hi - run.lo
-            else:
+            elif self.reuse:
                 self.free += run.hi - run.lo
                 self._append(run)
+            else:
+                self._forget(run)
+                self._give_plain(run.hi - run.lo)
         self._sequences.remove(seq)
         seq.store = None
+
+    def fork(self, seq: Sequence, child: Sequence) -> bool:
+        """Share every full block. The partly filled last one is copied at once: the next step writes to it (copy on
+        write, with one copy fewer than sequences, since the last that holds it may write it in place)."""
+        tail = seq.computed % self.block_size
+        if tail and not self.free:
+            return False
+        held, mine = seq.store, Held()
+        mine.parts, mine.findable = list(held.parts), held.findable
+        for run in held.runs():
+            run.ref += 1
+            self._saved_blocks += run.hi - run.lo
+        child.store = mine
+        child.computed = seq.computed
+        self._sequences.add(child)
+        self._prefill_tokens += child.computed
+        if tail:
+            self._take(1)
+            mine.plain = 1
+            self._moved += tail * self.token_bytes
+        self._prefill_tail += self._waste(child, mine.findable + mine.plain)
+        return True
+
+    def take_moved_bytes(self) -> int:
+        moved, self._moved = self._moved, 0
+        return moved
 
     def join(self, seq: Sequence) -> None:
         held: Held = seq.store
@@ -309,13 +346,17 @@ class PrefixPaged(Paged):
             if part == size:
                 self._remove(run)
                 if run.id != PLAIN:
-                    runs = self._index[run.id]
-                    runs.remove(run)
-                    if not runs:
-                        del self._index[run.id]
+                    self._forget(run)
             else:
                 run.hi -= part
             blocks -= part
+
+    def _forget(self, run: Run) -> None:
+        """A run's content can no longer be found."""
+        runs = self._index[run.id]
+        runs.remove(run)
+        if not runs:
+            del self._index[run.id]
 
     # -- what it looks like -----------------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ class Retained(Paged):
     Invariants as in Paged; a sequence counts as growing until the step on which it reaches its cap.
     """
 
+    copies = True
+
     def __init__(
         self, *, blocks: int, block_size: int, token_bytes: int, retention: Retention, unusable: int = 0
     ) -> None:

@@ -30,6 +30,7 @@ class Tiered(Allocator):
         self.swap = swap
         self.pool_bytes = inner.pool_bytes
         self.block_bytes = inner.block_bytes
+        self.copies = inner.copies
         self.returns_while_decoding = inner.returns_while_decoding
         self.retention = inner.retention
         self._transfers: list[Transfer] = []
@@ -99,6 +100,12 @@ class Tiered(Allocator):
     def _held(self, tokens: int) -> int:
         return -(-tokens // self.inner.block_size) * self.block_bytes
 
+    def receive(self, seq: Sequence, tokens: int) -> None:
+        """`tokens` of `seq` were computed elsewhere and wait at the other end of the link (it is no host memory, and
+        has room)."""
+        self._swapped[seq] = tokens
+        self._swapped_bytes += self._held(tokens)
+
     # -- coming in --------------------------------------------------------------------------------------------------
 
     def match(self, seq: Sequence) -> int:
@@ -158,6 +165,9 @@ class Tiered(Allocator):
         return transfers
 
     # -- the rest is the inner cache's ------------------------------------------------------------------------------
+
+    def fork(self, seq: Sequence, child: Sequence) -> bool:
+        return self.inner.fork(seq, child)
 
     def release(self, seq: Sequence, *, finished: bool) -> None:
         self.inner.release(seq, finished=finished)

@@ -8,18 +8,25 @@ from heapq import heappop, heappush
 import numpy as np
 
 from kvsim.engine.decode_set import NEVER
-from kvsim.trace.types import Trace
+from kvsim.trace.types import FORK, Trace
 
 
 class Arrivals:
-    """Rows of a trace in order of arrival. A follow-up's arrival is known once its parent has ended."""
+    """Rows of a trace in order of arrival. A follow-up's arrival is known once its parent has ended.
 
-    def __init__(self, trace: Trace) -> None:
+    Further answers to a prompt arrive with the first, or, where the engine can fork (`forks`), are asked for by
+    `forked` when the prompt has been computed.
+    """
+
+    def __init__(self, trace: Trace, forks: bool = False) -> None:
         self._children: dict[int, list[int]] = {}
+        self._forks: dict[int, list[int]] = {}
+        self._fork = forks
         self._think = trace.after_parent_ns
         waits = trace.parent >= 0
         for row in np.flatnonzero(waits).tolist():
-            self._children.setdefault(int(trace.parent[row]), []).append(row)
+            of = self._forks if self._think[row] == FORK else self._children
+            of.setdefault(int(trace.parent[row]), []).append(row)
         roots = np.flatnonzero(~waits)
         order = roots[np.argsort(trace.arrival_ns[roots], kind="stable")]
         self._rows: list[int] = order.tolist()
@@ -38,8 +45,15 @@ class Arrivals:
             first = heappop(self._followups)
         else:
             self._at += 1
+        if not self._fork:
+            for row in self._forks.pop(first[1], ()):
+                heappush(self._followups, (first[0], row))
         self._find_next()
         return first
+
+    def forked(self, row: int) -> list[int]:
+        """Further answers to the prompt of `row`, which has just been computed. Each is given once."""
+        return self._forks.pop(row, [])
 
     def _find_next(self) -> None:
         self.next_ns = self._times[self._at]
@@ -57,7 +71,8 @@ class Arrivals:
         found: list[int] = []
         queue = deque((row,))
         while queue:
-            children = self._children.pop(queue.popleft(), [])
+            parent = queue.popleft()
+            children = self._children.pop(parent, []) + self._forks.pop(parent, [])
             found += children
             queue.extend(children)
         return found

@@ -35,6 +35,8 @@ class Stopped(Exception):
 class TraceSource:
     """Feeds one replica from a trace, refuses what can never run, and lets follow-ups come when their parent ends."""
 
+    surprises = False  # follow-ups only come after a step in which their parent ended
+
     def __init__(
         self,
         trace: Trace,
@@ -43,8 +45,10 @@ class TraceSource:
         chains: Chains | None,
         progress: Callable[[int], None] | None,
         stop: Stop | None = None,
+        forks: bool = False,
     ) -> None:
-        self._arrivals = Arrivals(trace)
+        self._arrivals = Arrivals(trace, forks)
+        self.forks = forks
         self.next_ns = self._arrivals.next_ns
         self._record = recorder
         self._max_model_len = max_model_len
@@ -62,15 +66,24 @@ class TraceSource:
             time, row = arrivals.pop()
             self.next_ns = arrivals.next_ns
             self._record.arrival_ns[row] = time
-            prompt, output = self._prompt[row], self._output[row]
-            chain = self._chains(row) if self._chains is not None else None
-            seq = Sequence(row, prompt, output, self._priority[row], chain)
-            if prompt + output > self._max_model_len:
+            seq = self._sequence(row)
+            if seq.prompt + seq.output > self._max_model_len:
                 self.refused(seq, "too_long")
-            elif prompt == 0:
+            elif seq.prompt == 0:
                 self.refused(seq, "empty_prompt")
             else:
                 yield seq
+
+    def _sequence(self, row: int) -> Sequence:
+        chain = self._chains(row) if self._chains is not None else None
+        return Sequence(row, self._prompt[row], self._output[row], self._priority[row], chain)
+
+    def forked(self, seq: Sequence) -> list[Sequence]:
+        """Further answers to the prompt of `seq`, which has just been computed."""
+        found = [self._sequence(row) for row in self._arrivals.forked(seq.row)]
+        for child in found:
+            self._record.arrival_ns[child.row] = self._record.arrival_ns[seq.row]
+        return found
 
     def ended(self, seq: Sequence, now: int) -> None:
         self._arrivals.ended(seq.row, now)
@@ -110,15 +123,17 @@ def drive(
     chains: Chains | None = None,
     progress: Callable[[int], None] | None = None,
     stop: Stop | None = None,
+    forks: bool = False,
 ) -> Recorder:
     """Run `trace` on one replica until nothing is left to do. Deterministic: the same input, the same nanoseconds.
 
     `chains`: what a prefix cache knows of a row's content; `progress` is told how many requests have ended;
-    `stop` may end the run early, which then leaves requests as they are.
+    `stop` may end the run early, which then leaves requests as they are; `forks`: whether the engine forks further
+    answers to a prompt off the first.
     """
     span = int(trace.arrival_ns.max() - trace.arrival_ns.min()) if len(trace) else 0
     recorder = Recorder(len(trace), span)
-    source = TraceSource(trace, recorder, max_model_len, chains, progress, stop)
+    source = TraceSource(trace, recorder, max_model_len, chains, progress, stop, forks)
     env = simpy.Environment(0)
     env.process(replica(env, source, recorder).run())
     with suppress(Stopped):

@@ -51,8 +51,13 @@ class StepCost(Protocol):
 class Source(Protocol):
     """Where a replica's requests come from."""
 
-    next_ns: int
-    """time of the next arrival that is known of now, or NEVER"""
+    surprises: bool
+    """whether something may arrive that `next_ns` did not tell of; the replica's `wake` is called then"""
+
+    @property
+    def next_ns(self) -> int:
+        """Time of the next arrival that is known of now, or NEVER."""
+        ...
 
     def take(self, now: int) -> Iterable[Sequence]:
         """Those that have arrived by `now`."""
@@ -61,6 +66,13 @@ class Source(Protocol):
     def ended(self, seq: Sequence, now: int) -> None: ...
 
     def refused(self, seq: Sequence, reason: str) -> None: ...
+
+    forks: bool
+    """whether further answers to a prompt are forked off when it has been computed"""
+
+    def forked(self, seq: Sequence) -> list[Sequence]:
+        """Further answers to the prompt of `seq`, which has just been computed."""
+        ...
 
     def wait(self) -> simpy.Event | None:
         """An event of an arrival that is not known of yet; None: there will be no more."""
@@ -104,7 +116,7 @@ class Replica:
         """what a stride that may be cut short waits for"""
         self._watch = watch
         # most caches copy nothing and have no second tier: then they need not be asked before every step
-        self._copies = isinstance(kv, Tiered) or type(kv).take_moved_bytes is not Allocator.take_moved_bytes
+        self._copies = kv.copies
         self._transfers = type(kv).take_transfers is not Allocator.take_transfers
 
     def run(self) -> Generator[simpy.Event, Any, None]:
@@ -155,10 +167,14 @@ class Replica:
 
         def arrived() -> None:
             self._ready.append(seq)
-            if self._wake is not None and not self._wake.triggered:
-                self._wake.succeed()
+            self.wake()
 
         return arrived
+
+    def wake(self) -> None:
+        """Something has come that nobody foresaw: look at it after the step in flight."""
+        if self._wake is not None and not self._wake.triggered:
+            self._wake.succeed()
 
     def _resume(self) -> None:
         """Sequences whose tokens have arrived run on: with the rest of their prompt, or with their next token."""
@@ -244,11 +260,34 @@ class Replica:
                 else:
                     record.gap(now - seq.last_token_ns)
                 seq.last_token_ns = now
+            if self.source.forks:
+                done += self._fork(seq, now)
             if seq.generated >= seq.output:
                 done.append(seq)
             else:
                 self._join(seq)
         self.state.partial = [seq for seq in self.state.partial if seq not in sampled]
+        return done
+
+    def _fork(self, seq: Sequence, now: int) -> list[Sequence]:
+        """Further answers to the prompt of `seq` share its blocks and have their first token with it; one that cannot
+        waits like any request. Returns those that are done."""
+        record, state, done = self.record, self.state, []
+        for child in self.source.forked(seq):
+            if state.running() >= state.limits.sequences or not self.kv.fork(seq, child):
+                state.waiting.arrive(child)
+                continue
+            state.admissions += 1
+            child.admitted = state.admissions
+            child.cached = child.prompt
+            record.admit(child, record.scheduled_ns[seq.row])
+            if child.output:
+                child.generated = 1
+                record.first_token_ns[child.row] = child.last_token_ns = now
+            if child.generated >= child.output:
+                done.append(child)
+            else:
+                self._join(child)
         return done
 
     def _stride(self, plan: Plan) -> Generator[simpy.Event, Any, None]:
@@ -276,7 +315,7 @@ class Replica:
             ends = (start + self.cost.decode_run(shape, steps).cumsum()).tolist()
         if until < ends[-1]:
             del ends[bisect_left(ends, until) + 1 :]
-        if self.state.loading and len(ends) > 1:
+        if len(ends) > 1 and (self.state.loading or (plan.open and self.source.surprises)):
             yield from self._pass_until_woken(ends)
         else:
             yield self.env.timeout(ends[-1] - start)
@@ -344,6 +383,28 @@ class Replica:
             self.record.complete(seq, now, self.index)
             self.source.ended(seq, now)
         state.blocked = False
+
+    # -- what a cluster asks ------------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self.state.waiting)
+
+    def cached(self, seq: Sequence) -> int:
+        """Prompt tokens of `seq` in the prefix cache now."""
+        return self.kv.match(seq)
+
+    def receive(self, seq: Sequence) -> None:
+        """`seq` will come with its prompt computed elsewhere: its cache waits at the other end of the link."""
+        assert isinstance(self.kv, Tiered)
+        self.kv.receive(seq, seq.prompt)
+
+    def counters(self) -> dict[str, int]:
+        """What the cache counted."""
+        kv = self.kv
+        moved = (getattr(kv, name, 0) for name in ("out_bytes", "in_bytes", "copied_in_bytes"))
+        return {"evicted_blocks": getattr(kv, "evicted_blocks", 0), "swapped_bytes": sum(moved)}
 
     def _sample(self, until: int) -> None:
         state = self.state

@@ -89,6 +89,28 @@ class SglangReplica:
                 continue
             yield from self._step(batch)
 
+    # -- what a cluster asks ------------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self.engine.waiting)
+
+    def wake(self) -> None:
+        """It takes steps one by one, and looks after each."""
+        return
+
+    def cached(self, seq: Sequence) -> int:
+        """Prompt tokens of `seq` in the radix tree now."""
+        return self.pool.matched(content_key(seq, self.pool.page))
+
+    def receive(self, seq: Sequence) -> None:
+        raise NotImplementedError("SGLang's replica takes no cache from elsewhere")
+
+    def counters(self) -> dict[str, int]:
+        """What the cache counted."""
+        return {"evicted_blocks": self.pool.evicted // self.pool.page, "swapped_bytes": 0}
+
     def _arrivals(self, now: int) -> None:
         for seq in self.source.take(now):
             if not seq.output:

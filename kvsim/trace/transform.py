@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvsim.errors import InputError
 from kvsim.trace.arrivals import Arrivals
 from kvsim.trace.build import MAX_TOKENS
-from kvsim.trace.types import Int, Trace
+from kvsim.trace.types import FORK, Int, Trace
 from kvsim.units import NS_PER_S, seconds
 
 _MAX_NS = 100 * 365 * 86_400 * NS_PER_S
@@ -134,6 +134,43 @@ def scale_lengths(trace: Trace, factor: float) -> Trace:
         columns["block_end"] = np.minimum(np.floor(ends * factor).astype(np.int64), most)
         columns["block_rule"], columns["block_size"] = "extent", 0
     return trace.with_columns(**columns)
+
+
+def sample(trace: Trace, answers: int) -> Trace:
+    """`answers` answers to every prompt (parallel sampling, n > 1): the others are forks of the first, as long as it.
+
+    Prompts without block ids get one each, so that caches know that all of its answers begin with it; an answer's own
+    ids stay with the first."""
+    if answers == 1:
+        return trace
+    n = len(trace)
+    first = np.arange(n, dtype=np.int64) * answers
+    source = np.repeat(np.arange(n, dtype=np.int64), answers)
+    fork = np.arange(n * answers) % answers > 0
+    parent = np.append(first, -1)[trace.parent]  # the last entry is where parent −1 points
+    if trace.has_ids:
+        ids, ends, counts = trace.block_ids, trace.all_ends(), np.diff(trace.block_start)
+    else:
+        ids, ends, counts = np.arange(n, dtype=np.int64), trace.prompt_tokens, np.ones(n, np.int64)
+    begin = np.cumsum(counts) - counts
+    of_prompt = np.add.reduceat(np.append(ends <= np.repeat(trace.prompt_tokens, counts), False), begin) * (counts > 0)
+    kept = np.where(fork, of_prompt[source], counts[source])
+    start = np.append(0, np.cumsum(kept)).astype(np.int64)
+    where = np.arange(start[-1]) + np.repeat(begin[source] - start[:-1], kept)
+    return trace.with_columns(
+        arrival_ns=trace.arrival_ns[source],
+        prompt_tokens=trace.prompt_tokens[source],
+        output_tokens=trace.output_tokens[source],
+        session=trace.session[source],
+        parent=np.where(fork, first[source], parent[source]),
+        after_parent_ns=np.where(fork, FORK, trace.after_parent_ns[source]),
+        priority=trace.priority[source],
+        block_ids=ids[where],
+        block_start=start,
+        block_end=ends[where],
+        block_rule="extent",
+        block_size=0,
+    )
 
 
 def take(trace: Trace, rows: NDArray[np.int64]) -> Trace:

@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int = NDArray[np.int64]
+
+FORK = -1
+"""as `after_parent_ns`: the row is a further answer to its parent's prompt (parallel sampling) and arrives with it"""
 BlockRule = Literal["ceil", "floor", "extent"]
 
 
@@ -26,7 +29,7 @@ class Request:
     parent: int = -1
     """row of the request whose end it waits for; -1: it arrives by the clock"""
     after_parent_ns: int = 0
-    """think time: arrival = the parent's last token + this"""
+    """think time: arrival = the parent's last token + this; FORK: another answer to the parent's prompt"""
     priority: int = 0
     """smaller is more urgent"""
     block_ids: tuple[int, ...] = ()

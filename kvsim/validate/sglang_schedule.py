@@ -44,13 +44,15 @@ def job(request: Json) -> Job:
 
 
 def scheduler(limits: Json, unit: int) -> Sglang:
-    pool = RadixPool(limits["pool_tokens"], limits["page_size"], limits["eviction"], unit)
-    pool.tree = WatchedTree(pool.tree.page, limits["eviction"])
+    """Settings that a recording leaves out have SGLang's defaults, as its recorder has them."""
+    eviction = limits.get("eviction", "lru")
+    pool = RadixPool(limits["pool_tokens"], limits["page_size"], eviction, unit)
+    pool.tree = WatchedTree(pool.tree.page, eviction)
     return Sglang(pool, Limits(
         max_running=limits["max_running"], chunk_tokens=limits["chunk_tokens"],
-        max_prefill_tokens=limits["max_prefill_tokens"], policy=limits["policy"],
-        priorities=limits["priority_scheduling"], ignore_eos=limits["ignore_eos"],
-        conservativeness=limits["conservativeness"],
+        max_prefill_tokens=limits["max_prefill_tokens"], policy=limits.get("policy", "fcfs"),
+        priorities=limits.get("priority_scheduling", False), ignore_eos=limits["ignore_eos"],
+        conservativeness=limits.get("conservativeness", 1.0),
     ))
 
 

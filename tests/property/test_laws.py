@@ -6,29 +6,16 @@ import random
 
 import numpy as np
 import pytest
+from costs import Constant
 
 from kvsim.cache.build import Pool, build_cache
 from kvsim.cache.policies import POLICIES
-from kvsim.cost.shape import StepShape
 from kvsim.engine.replay import replay
 from kvsim.precision import kv_bytes
 from kvsim.record import COMPLETED, REFUSED, Recorder
 from kvsim.sched.base import Limits
 from kvsim.sched.chunked import Chunked
 from kvsim.trace.types import Trace, make_trace
-
-
-class Constant:
-    """Every step takes a millisecond: the laws are about memory and tokens."""
-
-    def step(self, shape: StepShape) -> int:
-        return 1_000_000
-
-    def decode_run(self, shape: StepShape, k: int) -> np.ndarray:
-        return np.full(k, 1_000_000, np.int64)
-
-    def short_run(self, shape: StepShape, k: int) -> list[int]:
-        return [1_000_000] * k
 
 
 def workload(seed: int) -> tuple[Trace, list[list[tuple[int, int, int]]]]:

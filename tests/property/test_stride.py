@@ -27,6 +27,7 @@ from kvsim.engine.replay import replay
 from kvsim.record import Recorder
 from kvsim.sched import SCHEDULERS
 from kvsim.sched.base import Limits
+from kvsim.trace.transform import sample
 from kvsim.trace.types import Trace, make_trace
 
 TOKEN = 1000  # bytes
@@ -63,6 +64,8 @@ def layout(name: str, tokens: int, max_len: int) -> Allocator:
             return Paged(**blocks)
         case "paged-prefix":
             return PrefixPaged(**blocks)
+        case "forks" | "forks-prefix":
+            return PrefixPaged(**blocks, reuse=name == "forks-prefix", forks=True)
         case "fifo" | "lfu":
             return RankedPrefix(**blocks, order=name)
         case "hybrid" | "hybrid-prefix":
@@ -118,7 +121,7 @@ def check_gaps(trace: Trace, record: Recorder) -> None:
 TIER = Tier(400 * TOKEN, 2 * 10**9, 7001)
 LAYOUTS = [
     *RETENTIONS, "none", "reserve", "oracle", "buddy", "fit", "paged", "paged-prefix", "hybrid", "hybrid-prefix",
-    "swap", "offload", "fifo", "lfu",
+    "swap", "offload", "fifo", "lfu", "forks", "forks-prefix",
 ]
 
 
@@ -128,6 +131,9 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
     for seed in range(25):
         rng = random.Random(f"{scheduler}{name}{seed}")
         trace, chains = random_trace(rng)
+        if name.startswith("forks"):
+            trace = sample(trace, 3)
+            chains = [chain for chain in chains for _ in range(3)]
         longest = int((trace.prompt_tokens + trace.output_tokens).max())
         tokens = rng.choice([longest + 16, 2 * longest, 5000])
         limits = Limits(sequences=rng.choice([1, 3, 16]), tokens=rng.choice([8, 64, 512]), chunk=rng.choice([0, 0, 24]),
@@ -141,7 +147,8 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
         for stride in (1, 7, NEVER):
             kv = layout(name, tokens, longest)
             record = replay(trace, scheduler=SCHEDULERS.get(scheduler)(), limits=limits, kv=kv, cost=LinearCost(),
-                            windows=windows, chains=chains.__getitem__, max_stride=stride, tier=TIER)
+                            windows=windows, chains=chains.__getitem__, max_stride=stride, tier=TIER,
+                            forks=name.startswith("forks"))
             kv.check()
             runs[stride] = facts(record)
             check_gaps(trace, record)
