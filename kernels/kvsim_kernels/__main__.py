@@ -1,4 +1,4 @@
-"""`python -m kvsim_kernels check | resources | bench | gpu`."""
+"""`python -m kvsim_kernels check | resources | instructions | bench | gpu`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 COMMANDS = {
     "check": "run every kernel and compare with float64",
     "resources": "compile every kernel for every chip; registers, shared memory, spills",
+    "instructions": "count the instructions of the decode loop, for each token",
     "bench": "time every kernel against its ceiling (needs a GPU)",
     "gpu": "all of that on this GPU: compile, check, time (what `make gpu` runs)",
 }

@@ -17,6 +17,15 @@ SHARED_KIB = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 22
 ARCHS = tuple(SHARED_KIB)
 
 
+def chips(names: str) -> list[str]:
+    """The chips of a comma-separated list; ValueError for one that is not known."""
+    archs = names.split(",")
+    for arch in archs:
+        if arch not in ARCHS:
+            raise ValueError(f"--arch {arch}: not one of {', '.join(ARCHS)}")
+    return archs
+
+
 @dataclass(frozen=True)
 class Cubin:
     """Machine code of one kernel for one chip, and what ptxas said of it."""

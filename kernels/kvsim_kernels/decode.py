@@ -102,11 +102,10 @@ def decode_attention(
             raise ValueError(f"workspace has {workspace.numel()} elements; {size} are needed for {splits} splits")
         part, split_lse = workspace, workspace[batch * heads * splits * head_dim :]
 
-    log2_scale = (
-        (head_dim**-0.5 if scale is None else scale) * cache.key_scale * log2(e)
-    )  # the kernels' softmax is in base 2
+    scale = head_dim**-0.5 if scale is None else scale
+    base_2 = scale * cache.key_scale * log2(e)          # the kernels' softmax is in base 2
     grid = splits * -(-group // chosen.heads), cache.kv_heads, batch
-    shape = width, shift, group, splits, log2_scale
+    shape = width, shift, group, splits, base_2
     if chosen.kernel.name == "decode_cuda_cores":
         stored: tuple[torch.Tensor | None, ...] = cache.keys, cache.values
         rest: tuple[float, ...] = shape

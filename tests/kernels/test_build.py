@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kvsim_kernels import build, store
+from kvsim_kernels import build, sass, store
 from kvsim_kernels.__main__ import main
 from kvsim_kernels.commands.resources import rows
 from kvsim_kernels.decode import kernels, merge, plan
@@ -132,6 +132,22 @@ def test_resources_as_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert row["shared_limit"] == 99 * 1024
     assert main(["resources", "--arch", "sm_70"]) == 2
     assert "sm_70: not one of sm_80" in capsys.readouterr().err
+
+
+def test_instructions_of_the_decode_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    """nvdisasm showed loops of 329 instructions on sm_80 and 335 on sm_90 for the first version of this kernel."""
+    assert main(["instructions", "--arch", "sm_80,sm_90", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["cache"] for row in rows[::2]] == ["bf16", "int8", "fp8", "int4, groups of 32", "int4, groups of 128"]
+    assert all(10 < row[arch] < 100 for row in rows for arch in ("sm_80", "sm_90"))
+    assert all(eight["sm_90"] < sixteen["sm_90"] for eight, sixteen in zip(rows[::2], rows[1::2], strict=True))
+
+
+def test_a_branch_goes_where_nvdisasm_says() -> None:
+    """Two branches of cubins and their targets, in bytes, as nvdisasm 13.5 gives them."""
+    assert sass.target(16240 // 16, (-5248 // 4 & (1 << 48) - 1) << 34 | 0x947, "sm_80") == 11008 // 16
+    low, high = -5360 // 4 & 0xFF, -5360 // 4 >> 8 & (1 << 48) - 1
+    assert sass.target(16720 // 16, high << 34 | low << 16 | 0x947, "sm_90") == 11376 // 16
 
 
 def test_resources_fail_where_a_kernel_asks_too_much(
