@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvsim.metrics import distribution, latencies
 from kvsim.report import data
 from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks, percent_ticks
 from kvsim.report.palette import SERIES
@@ -101,14 +100,6 @@ def memory_plan(result: Result) -> tuple[str, dict[str, str]]:
 def end_of(runs: Runs) -> float:
     """The last moment any run shows, in seconds."""
     return max((float(s.time[-1]) for s in map(data.load_over_time, runs.values()) if len(s.time)), default=1.0)
-
-
-def has(runs: Runs, metric: str) -> bool:
-    """Whether any run has a value of this latency."""
-    return any(
-        len(result.itl) if metric == "itl" else distribution(latencies(result.requests)[metric])["max"] is not None
-        for result in runs.values()
-    )
 
 
 def _room(low: float, high: float) -> tuple[float, float]:

@@ -102,11 +102,8 @@ def _metric(key: str) -> str:
 
 
 def _latency(runs: Runs) -> str:
-    cards = [
-        _card(latency_name(metric), charts.latency_cdf(runs, metric), DEFINITIONS[latency_name(metric)])
-        for metric in _LATENCIES
-        if charts.has(runs, metric)
-    ]
+    drawn = {latency_name(metric): charts.latency_cdf(runs, metric) for metric in _LATENCIES}
+    cards = [_card(name, chart, DEFINITIONS[name]) for name, chart in drawn.items() if chart]
     hint = "Share of requests (of gaps, for ITL) that took at most so long; on a logarithmic axis. Dots: median, p99."
     return _section("Latency distributions", hint, _policies(runs), _grid(cards)) if cards else ""
 
