@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from kvsim.cost import CostModel
+from kvsim.cost.lockstep import Lockstep
 from kvsim.device import catalogue
 from kvsim.errors import InputError
 from kvsim.memory import plan_memory
-from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.simulate import Setup, prepare, results
 from kvsim.trace import Trace, load
 from kvsim.trace.files import Member, open_source
-from kvsim.trace.transform import take
 from kvsim.validate.report import Goal, Report, Row
 from kvsim.validate.serving import Prediction
 
@@ -91,11 +88,7 @@ class MeasuredRun:
 
     def rows(self) -> list[Row]:
         """Predicted against measured, one row a metric."""
-        setup = self.setup()
-        # vLLM sends a request where fewest wait and run: with one stream of arrivals that is in turn
-        shares = [np.arange(index, len(self.trace), self.replicas) for index in range(self.replicas)]
-        parts = [results(take(self.trace, rows), setup) for rows in shares]
-        prediction = Prediction.of([_together(same) for same in zip(*parts, strict=True)])
+        prediction = Prediction.of(results(self.trace, self.setup()))
         return [prediction.row(self.name, self.name, metric, self.measured[metric]) for metric in METRICS]
 
     def goals(self) -> list[Goal]:
@@ -103,7 +96,7 @@ class MeasuredRun:
         return [Goal(self.name, "max_abs", bound, metric) for metric, bound in bounds.items()]
 
     def setup(self) -> Setup:
-        """One replica under the run's arguments."""
+        """The run's arguments. Replicas that share experts are one engine in lockstep (kvsim.cost.lockstep)."""
         told = self.arguments
         scenario = Scenario(
             trace=self.name, model=told["model"], device=self.device, engine=f"vllm-1@{self.version}",
@@ -112,22 +105,19 @@ class MeasuredRun:
             kv_dtype=None if told.get("kv_cache_dtype") == "auto" else told.get("kv_cache_dtype"),
         )  # fmt: skip
         setup = prepare(scenario)
-        if not told.get("enable_expert_parallel"):
+        count = self.replicas
+        if count == 1:
             return setup
-        ep = scenario.tp * self.replicas
-        cost = CostModel.of(setup.model, setup.device, setup.cost.host, tp=scenario.tp, ep=ep, dp=self.replicas)
-        memory = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,
-                             max_num_seqs=scenario.max_num_seqs,
-                             max_num_batched_tokens=scenario.max_num_batched_tokens).require()  # fmt: skip
-        return replace(setup, cost=cost, memory=memory)
-
-
-def _together(parts: tuple[Result, ...]) -> Result:
-    """The runs of replicas on one clock as one."""
-    tables = [pl.concat([getattr(part, name) for part in parts])
-              for name in ("requests", "timeline", "steps", "itl", "memory_map")]  # fmt: skip
-    tables[3] = tables[3].group_by("gap_ns").agg(pl.col("count").sum()).sort("gap_ns")
-    return Result(parts[0].run, *tables)
+        if not told.get("enable_expert_parallel"):
+            raise InputError(f"{self.name}: {count} replicas without expert parallelism are {count} runs, not one")
+        ep = scenario.tp * count
+        cost = Lockstep.over(count, setup.model, setup.device, setup.cost.host, tp=scenario.tp, ep=ep, dp=count)
+        one = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,
+                          max_num_seqs=scenario.max_num_seqs,
+                          max_num_batched_tokens=scenario.max_num_batched_tokens).require()  # fmt: skip
+        memory = replace(one, pool=one.pool * count, blocks=one.blocks * count, spread=one.spread * count)
+        limits = replace(setup.limits, sequences=setup.limits.sequences * count, tokens=setup.limits.tokens * count)
+        return replace(setup, cost=cost, memory=memory, limits=limits)
 
 
 def _truth(rows: list[dict[str, Any]]) -> dict[str, float]:
