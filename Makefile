@@ -3,12 +3,13 @@
 # make check   lint, types and import rules only
 # make bench   print the speed of the simulator on this machine
 # make app     the interactive app in a browser
-# make gpu     kernel tests and calibration on this machine's GPU
+# make gpu     kernel checks and benchmarks on this machine's GPU, resumable
 # make readme  write what the demo prints into README.md
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST ?=
+GPU_PYTHON ?= $(if $(wildcard .venv/dev),$(BIN)/python,$(PYTHON))
 
 .PHONY: demo test check bench app gpu readme
 .DELETE_ON_ERROR:
@@ -34,12 +35,9 @@ bench: $(BIN)/kvsim
 app: .venv/dev
 	$(BIN)/kvsim app
 
-gpu: .venv/dev
-	$(BIN)/python -m pytest -m gpu $(PYTEST)
-	$(BIN)/kvsim calibrate --backend cuda --out out/profile.json
-
-readme: $(BIN)/kvsim
-	$(BIN)/python docs/readme.py
+# Needs torch, numpy, scipy, cuda.core, typer and rich, whatever Python has them: no installation, no compiler.
+gpu:
+	PYTHONPATH=.:kernels:calibration $(GPU_PYTHON) -m kvsim_kernels gpu --out out/gpu
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
