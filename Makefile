@@ -37,6 +37,8 @@ app: .venv/dev
 
 # Needs torch, numpy, scipy, cuda.core, typer and rich, whatever Python has them: no installation, no compiler.
 gpu:
+	@$(GPU_PYTHON) -c "import torch, cuda.core" 2>/dev/null || \
+		{ echo "make gpu: $(GPU_PYTHON) lacks torch or cuda.core; set GPU_PYTHON to one that has them"; exit 2; }
 	PYTHONPATH=.:kernels:calibration $(GPU_PYTHON) -m kvsim_kernels gpu --out out/gpu
 
 $(BIN)/python:
