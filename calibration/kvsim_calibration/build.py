@@ -6,7 +6,7 @@ known kernel; the second, tried on a profile without their tables, the error of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -19,6 +19,7 @@ from kvsim.device import (
     HeldOutError,
     LinearTable,
     Provenance,
+    Ragged,
 )
 from kvsim.device.provenance import Tier
 from kvsim_calibration.evaluate import attention_key, groups, how, moe_key, predict, summary
@@ -29,8 +30,11 @@ from kvsim_calibration.split import Mask, held_out
 
 KEY_SEED = 8
 """of the split over whole keys; the one over points is split.SEED"""
-FAR = {"decode": ("attended", 8192), "prefill": ("tokens", 4096), "linear": ("m", 4096), "moe": ("m", 2048)}
-"""column and value at which a table is cut to try what lies beyond a grid"""
+FAR = {"decode": ("attended", 8192, 8192), "prefill": ("tokens", 4096, 2048), "linear": ("m", 4096, 4096),
+       "moe": ("m", 2048, 2048)}
+"""to try what lies beyond a grid: column, value beyond which rows are tried, knot at which tables are cut"""
+MANY = 2000
+"""rows that are enough to know an error"""
 FEW = 15
 """rows under which no error is quoted"""
 
@@ -39,12 +43,10 @@ FEW = 15
 class Options:
     """How fine the tables are."""
 
-    tolerance: float = 0.04
-    """relative miss that a left-out knot may cost"""
+    tolerance: float = 0.05
+    """relative miss that a left-out knot may cost; 1.4 × as much for prefill, whose tables are larger and noisier"""
     m_knots: int = 22
-    """values of m of a table of linear layers"""
-    fp8_knots: int = 64
-    """the same for fp8, whose kernels have cliffs"""
+    """values of m of a table of linear layers; 3 × as many for fp8, whose kernels have cliffs"""
     wanted: bool = True
     """keep only kernels that models of the catalogue run (`keys`); the others serve as held-out keys"""
     tier: Tier = "imported"
@@ -92,7 +94,7 @@ def groups_of(tag: str, sources: Iterable[Rows]) -> Iterator[Group]:
 
 
 def build(base: DeviceProfile, tag: str, sources: Iterable[Rows], made_by: str, options: Options = DEFAULTS,
-          tell: Callable[[str], None] = lambda _: None) -> DeviceProfile:  # fmt: skip
+          tell: Callable[[str], None] = lambda _: None) -> DeviceProfile:
     """`base` with the curves of one source added; what its curves already hold stays and is preferred where a kernel
     is in both."""
     order = ("decode", "prefill", "mixed", "skew", "linear", "moe", "memory", "collective")
@@ -102,7 +104,7 @@ def build(base: DeviceProfile, tag: str, sources: Iterable[Rows], made_by: str, 
         tell(f"fitting {group.name}: {group.frame.height:,} rows")
         curves = _FIT[group.family](group, alone, options)
         alone = _with(alone, group, curves, made_by, options)
-        alone.provenance[group.name] = _errors(group, alone, options)
+        alone.provenance[group.name] = _errors(group, alone)
     return _joined(alone, base)
 
 
@@ -111,7 +113,7 @@ def _with(profile: DeviceProfile, group: Group, curves: list[Any], made_by: str,
     seen = Provenance(
         tier=options.tier, source=rows.source, licence=rows.licence, made_by=made_by, date=profile.date,
         kernels=rows.kernels, versions=rows.versions, rows=int((~group.points).sum()), dropped=rows.dropped,
-        notes=rows.notes)  # fmt: skip
+        notes=rows.notes)
     family = "decode" if group.family == "skew" else group.family
     kept = () if group.family == "skew" else getattr(profile.curves, family)
     return profile.model_copy(update={
@@ -127,7 +129,8 @@ def _decode(group: Group, profile: DeviceProfile, options: Options) -> list[Any]
 
 def _prefill(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
     form = attention.prefill_form(group.form_train(), profile.facts)
-    curves = attention.prefill_curves(group.train(), group.holes(), form, profile.facts, group.name, options.tolerance)
+    tolerance = 1.4 * options.tolerance
+    curves = attention.prefill_curves(group.train(), group.holes(), form, profile.facts, group.name, tolerance)
     return _served(curves, options)
 
 
@@ -138,7 +141,7 @@ def _mixed(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
 def _skew(group: Group, profile: DeviceProfile, _: Options) -> list[Any]:
     """Decode curves again, with their tables of unequal lengths."""
     tables = {attention_key(key): (rows.filter(pl.col("tokens") == 0), rows.filter(pl.col("tokens") > 0))
-              for key, rows in groups(group.train(), KEYS["skew"])}  # fmt: skip
+              for key, rows in groups(group.train(), KEYS["skew"])}
     curves = []
     for curve in profile.curves.decode:
         if curve.key in tables:
@@ -150,7 +153,7 @@ def _skew(group: Group, profile: DeviceProfile, _: Options) -> list[Any]:
 
 def _linear(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
     form = tabulated.linear_form(group.form_train(), profile.facts)
-    knots = options.fp8_knots if group.frame["dtype"][0] == "fp8" else options.m_knots
+    knots = options.m_knots * (3 if group.frame["dtype"][0] == "fp8" else 1)
     shapes = served_shapes(group.frame) if options.wanted else None
     return [tabulated.linear_table(group.train(), form, profile.facts, group.name, knots, shapes)]
 
@@ -172,7 +175,7 @@ def _collective(group: Group, profile: DeviceProfile, options: Options) -> list[
 _FIT: dict[str, Callable[[Group, DeviceProfile, Options], list[Any]]] = {
     "decode": _decode, "prefill": _prefill, "mixed": _mixed, "skew": _skew, "linear": _linear, "moe": _moe,
     "memory": _memory, "collective": _collective,
-}  # fmt: skip
+}
 
 
 def _served(curves: list[Any], options: Options) -> list[Any]:
@@ -195,7 +198,7 @@ def held_out_keys(group: Group, profile: DeviceProfile) -> pl.DataFrame:
 
 def _tried(group: Group, profile: DeviceProfile, frame: pl.DataFrame, wanted: str | None) -> pl.DataFrame:
     parts = [rows.with_columns(how=pl.lit(rung)) for key, rows in groups(frame, KEYS[group.family])
-             if (rung := how(profile, group.family, key)) == (wanted or rung)]  # fmt: skip
+             if (rung := how(profile, group.family, key)) == (wanted or rung)]
     if not parts:
         return frame.clear().with_columns(error=pl.lit(0.0), predicted=pl.lit(0.0), how=pl.lit(""))
     known = pl.concat(parts)
@@ -225,10 +228,10 @@ def _without(profile: DeviceProfile, group: Group, gone: set[Any]) -> DeviceProf
 def _fewer(table: LinearTable, gone: set[tuple[int, int]]) -> LinearTable:
     kept = [i for i, shape in enumerate(table.shapes) if shape not in gone]
     return table.model_copy(update={"shapes": tuple(table.shapes[i] for i in kept),
-                                    "ratio": tuple(table.ratio[i] for i in kept)})  # fmt: skip
+                                    "ratio": tuple(table.ratio[i] for i in kept)})
 
 
-def _errors(group: Group, profile: DeviceProfile, options: Options) -> Provenance:
+def _errors(group: Group, profile: DeviceProfile) -> Provenance:
     """The group's provenance with all its held-out errors."""
     points = held_out_points(group, profile)
     update: dict[str, Any] = {"points": _summary(points)}
@@ -240,20 +243,34 @@ def _errors(group: Group, profile: DeviceProfile, options: Options) -> Provenanc
             interpolated=_summary(tried.filter(pl.col("how") == "interpolated")),
             nearest=_summary(tried.filter(pl.col("how") == "nearest")),
             form=_summary(_tried(group, flat, points.drop("error", "predicted", "how"), None)),
-            beyond=_beyond(group, profile, options))
+            beyond=_beyond(group, profile))
     return profile.provenance[group.name].model_copy(update=update)
 
 
-def _beyond(group: Group, profile: DeviceProfile, options: Options) -> HeldOutError | None:
+def _beyond(group: Group, profile: DeviceProfile) -> HeldOutError | None:
     """Tables cut short, tried on what lies beyond the cut."""
-    column, cut = FAR[group.family]
-    far = (group.frame[column] > cut).to_numpy()
-    if far.sum() < FEW or (~far).sum() < FEW:
+    column, value, cut = FAR[group.family]
+    far = group.frame.filter(pl.col(column) > value)
+    kept = tuple(c for curve in getattr(profile.curves, group.family) if (c := _cut(curve, cut)) is not None)
+    if far.height < FEW or not kept:
         return None
-    near = replace(group, frame=group.frame.filter(~far), points=group.points[~far], keys=group.keys[~far])
-    short = profile.model_copy(update={"curves": Curves(**{group.family: tuple(
-        _FIT[group.family](near, profile, options))})})  # fmt: skip
-    return _summary(_tried(group, short, group.frame.filter(far), "exact"))
+    short = profile.model_copy(update={"curves": Curves(**{group.family: kept})})
+    return _summary(_tried(group, short, far[:: max(1, far.height // MANY)], "exact"))
+
+
+def _cut(curve: Any, cut: float) -> Any:
+    """The curve with knots up to `cut` only; None where none are left."""
+    if hasattr(curve, "table"):
+        old = curve.table
+        rows = [(at, sum(x <= cut for x in inner)) for at, inner in zip(old.outer, old.inner, strict=True)]
+        kept = [i for i, (_, knots) in enumerate(rows) if knots]
+        table = Ragged(outer=tuple(rows[i][0] for i in kept),
+                       inner=tuple(curve.table.inner[i][:rows[i][1]] for i in kept),
+                       ratio=tuple(curve.table.ratio[i][:rows[i][1]] for i in kept)) if kept else None
+        return table and curve.model_copy(update={"table": table})
+    knots = sum(m <= cut for m in curve.m)
+    ratio = tuple(row[:knots] for row in curve.ratio) if isinstance(curve, LinearTable) else curve.ratio[:knots]
+    return curve.model_copy(update={"m": curve.m[:knots], "ratio": ratio}) if knots else None
 
 
 def _summary(tried: pl.DataFrame) -> HeldOutError | None:
@@ -271,7 +288,7 @@ def _joined(new: DeviceProfile, old: DeviceProfile) -> DeviceProfile:
     curves = Curves(**families)
     sources = curves.sources()
     provenance = {name: p for name, p in {**old.provenance, **new.provenance}.items()
-                  if name in sources or "-skew-" in name}  # fmt: skip
+                  if name in sources or "-skew-" in name}
     return new.model_copy(update={"curves": curves, "provenance": provenance, "curves_from": None})
 
 

@@ -14,10 +14,11 @@ from kvsim.errors import InputError
 
 if TYPE_CHECKING:
     from kvsim.device import DeviceProfile, Facts
+    from kvsim_calibration.build import Options
     from kvsim_calibration.rows import Rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True,
-                  help="Make a device profile from measurements, and look at what one knows.")  # fmt: skip
+                  help="Make a device profile from measurements, and look at what one knows.")
 imports = typer.Typer(no_args_is_help=True, help="Fit a profile to published measurements.")
 app.add_typer(imports, name="import")
 
@@ -25,56 +26,63 @@ System = Annotated[str, typer.Option("--system", help="Device id, as in `kvsim l
 Out = Annotated[Path, typer.Option("--out", help="Profile JSON to write")]
 Base = Annotated[Path | None, typer.Option("--onto", help="Profile whose curves stay and come first")]
 Tolerance = Annotated[float, typer.Option(help="Relative miss that a left-out knot may cost: larger, smaller file")]
+Knots = Annotated[int, typer.Option(min=4, help="Values of m in a table of linear layers (3 × as many for fp8)")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")]
 
 
 @imports.command("aiconfigurator")
 def import_aiconfigurator(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder, wheel of aiconfigurator-core, or `installed`")],
-    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.04, as_json: Json = False,
-) -> int:  # fmt: skip
+    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22,
+    as_json: Json = False,
+) -> int:
     """NVIDIA's kernel database (Apache-2.0): attention, GEMM, experts, all-reduce as vLLM runs them.
 
     Example: kvsim calibrate import aiconfigurator installed --system h100-sxm --out h100.json
     """
+    from kvsim_calibration.build import Options
     from kvsim_calibration.sources import aiconfigurator
 
-    made_by = _command("aiconfigurator", path, system, out, onto, tolerance)
-    return _import("aic", system, out, onto, tolerance, as_json, made_by,
-                   lambda device, facts: aiconfigurator.read(path, device, facts))  # fmt: skip
+    made_by = _command("aiconfigurator", path, system, out, onto, tolerance, m_knots)
+    return _import("aic", system, out, onto, Options(tolerance=tolerance, m_knots=m_knots), as_json, made_by,
+                   lambda device, facts: aiconfigurator.read(path, device, facts))
 
 
 @imports.command("llmservingsim")
 def import_llmservingsim(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder with <gpu>/<vendor>/<model>/<variant>/tp<N>")],
     system: System, out: Out, model: Annotated[str | None, typer.Option(help="Only this model's tables")] = None,
-    onto: Base = None, tolerance: Tolerance = 0.04, as_json: Json = False,
-) -> int:  # fmt: skip
+    onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22, as_json: Json = False,
+) -> int:
     """LLMServingSim's layer tables (MIT): layers of a real vLLM, mixed steps and unequal lengths included.
 
     Example: kvsim calibrate import llmservingsim profiler/perf --system rtx-4090 --out rtx-4090.json
     """
+    from kvsim_calibration.build import Options
     from kvsim_calibration.sources import llmservingsim
 
-    made_by = _command("llmservingsim", path, system, out, onto, tolerance, *(["--model", model] if model else []))
-    return _import("lss", system, out, onto, tolerance, as_json, made_by,
-                   lambda device, _: llmservingsim.read(path, device, model))  # fmt: skip
+    only = ["--model", model] if model else []
+    made_by = _command("llmservingsim", path, system, out, onto, tolerance, m_knots, *only)
+    return _import("lss", system, out, onto, Options(tolerance=tolerance, m_knots=m_knots), as_json, made_by,
+                   lambda device, _: llmservingsim.read(path, device, model))
 
 
 @imports.command("vidur")
 def import_vidur(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder with Vidur's profiling CSVs")],
-    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.04, as_json: Json = False,
-) -> int:  # fmt: skip
+    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22,
+    as_json: Json = False,
+) -> int:
     """Vidur's tables (MIT): dense layers and elementwise kernels of A100 and H100.
 
     Example: kvsim calibrate import vidur data/profiling --system a100-80-sxm --onto a100.json --out a100.json
     """
+    from kvsim_calibration.build import Options
     from kvsim_calibration.sources import vidur
 
-    made_by = _command("vidur", path, system, out, onto, tolerance)
-    return _import("vidur", system, out, onto, tolerance, as_json, made_by,
-                   lambda device, _: vidur.read(path, device))  # fmt: skip
+    made_by = _command("vidur", path, system, out, onto, tolerance, m_knots)
+    return _import("vidur", system, out, onto, Options(tolerance=tolerance, m_knots=m_knots), as_json, made_by,
+                   lambda device, _: vidur.read(path, device))
 
 
 @app.command("show")
@@ -105,17 +113,19 @@ def show_profile(
     return 0
 
 
-def _command(source: str, path: str, system: str, out: Path, onto: Path | None, tolerance: float, *more: str) -> str:
+def _command(source: str, path: str, system: str, out: Path, onto: Path | None, tolerance: float, m_knots: int,
+             *more: str) -> str:
     """The command line that does the same again."""
-    options = ["--system", system, "--tolerance", f"{tolerance:g}", *(["--onto", onto.name] if onto else []), *more]
+    options = ["--system", system, "--tolerance", f"{tolerance:g}", "--m-knots", str(m_knots),
+               *(["--onto", onto.name] if onto else []), *more]
     return shlex.join(["kvsim", "calibrate", "import", source, path, *options, "--out", out.name])
 
 
-def _import(tag: str, system: str, out: Path, onto: Path | None, tolerance: float, as_json: bool, made_by: str,
-            read: Callable[[str, Facts], list[Rows]]) -> int:  # fmt: skip
+def _import(tag: str, system: str, out: Path, onto: Path | None, options: Options, as_json: bool, made_by: str,
+            read: Callable[[str, Facts], list[Rows]]) -> int:
     from kvsim.device import Curves, load_device
     from kvsim_calibration import show as view
-    from kvsim_calibration.build import Options, build
+    from kvsim_calibration.build import build
     from kvsim_calibration.progress import Steps
 
     base = load_device(str(onto) if onto else system)
@@ -126,7 +136,7 @@ def _import(tag: str, system: str, out: Path, onto: Path | None, tolerance: floa
     with Steps() as steps:
         steps("reading")
         rows = read(system, base.facts)
-        profile = build(base, tag, rows, made_by, Options(tolerance=tolerance), steps)
+        profile = build(base, tag, rows, made_by, options, steps)
     _write(profile, out)
     if as_json:
         show_json(view.as_json(profile))

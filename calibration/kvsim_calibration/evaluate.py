@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,16 @@ def summary(errors: Floats) -> HeldOutError:
     """Median and 95th percentile of the size, median with sign, of relative errors."""
     size = np.abs(errors)
     return HeldOutError(median=round(float(np.median(size)), 4), p95=round(float(np.percentile(size, 95)), 4),
-                        bias=round(float(np.median(errors)), 4), rows=len(errors))  # fmt: skip
+                        bias=round(float(np.median(errors)), 4), rows=len(errors))
+
+
+def quantiles(errors: Sequence[float]) -> dict[str, float | None]:
+    """The statistics of a validation's answer over signed relative errors; None where there are none."""
+    if not len(errors):
+        return dict.fromkeys(("median_abs", "p90_abs", "p95_abs", "bias", "coverage90"))
+    size = np.abs(np.asarray(errors))
+    return {"median_abs": float(np.median(size)), "p90_abs": float(np.percentile(size, 90)),
+            "p95_abs": float(np.percentile(size, 95)), "bias": float(np.median(errors)), "coverage90": None}
 
 
 def attention_key(key: dict[str, Any]) -> AttentionKey:
@@ -80,7 +89,7 @@ def _decode(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> 
 def _prefill(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> list[float]:
     group = _group(profile, key)
     return [group.prefill_ns(((tokens, context),) * chunks)
-            for chunks, tokens, context in rows.select("chunks", "tokens", "context").iter_rows()]  # fmt: skip
+            for chunks, tokens, context in rows.select("chunks", "tokens", "context").iter_rows()]
 
 
 def _mixed(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> list[float]:
@@ -94,7 +103,7 @@ def _skew(profile: DeviceProfile, key: dict[str, Any], rows: pl.DataFrame) -> li
     group = _group(profile, key)
     predicted = []
     for tokens, n, mean, longest, low, high in rows.select(
-            "tokens", "n", "mean", "longest", "ns_mean", "ns_longest").iter_rows():  # fmt: skip
+            "tokens", "n", "mean", "longest", "ns_mean", "ns_longest").iter_rows():
         row = group.row(n)
         alpha = row.skew_mixed if tokens else row.skew
         predicted.append(low + (alpha.at(longest / mean) if alpha else 0.0) * (high - low))
@@ -131,4 +140,4 @@ def _floats(column: pl.Series) -> Floats:
 _PREDICT: dict[str, Callable[[DeviceProfile, dict[str, Any], pl.DataFrame], Any]] = {
     "decode": _decode, "prefill": _prefill, "mixed": _mixed, "skew": _skew, "linear": _linear, "moe": _moe,
     "memory": _memory, "collective": _collective,
-}  # fmt: skip
+}

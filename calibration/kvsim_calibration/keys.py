@@ -19,8 +19,9 @@ BETWEEN = (768, 1536, 2560, 3584, 51200)
 """sizes of a measured grid that lie between two others: they serve as held-out keys instead of filling the file"""
 
 
-OFTEN = 4
-"""pairs of model and TP degree that earn a common kernel its own table"""
+COMMON, RARE = 4, 2
+"""pairs of model and TP degree that earn an attention kernel its own table: a common one (head size 128, no window, or
+an fp8 cache), whose neighbours interpolate as well as its own table (H100: 1.9 % against 1.8 %), and a rarer one"""
 GRID = 100
 """shapes from which on a table is a grid over N and K"""
 
@@ -44,12 +45,11 @@ def _catalogue() -> tuple[Counter[tuple[int, ...]], Counter[tuple[int, ...]]]:
 
 
 def is_served(key: AttentionKey | MoeKey) -> bool:
-    """Whether models of the catalogue run this kernel: OFTEN for plain attention at head size 128, where neighbours
-    interpolate as well as the kernel's own table does (H100: 1.5 % against 1.5 %), once for anything rarer."""
+    """Whether enough models of the catalogue run this kernel."""
     if isinstance(key, MoeKey):
         return (key.hidden, key.inter, key.experts, key.top_k) in _catalogue()[1]
-    common = key.head_dim == 128 and not key.window
-    return _catalogue()[0][key.heads, key.kv_heads, key.head_dim, key.window] >= (OFTEN if common else 1)
+    common = (key.head_dim == 128 and not key.window) or key.kv_dtype != "bf16"
+    return _catalogue()[0][key.heads, key.kv_heads, key.head_dim, key.window] >= (COMMON if common else RARE)
 
 
 def served_shapes(frame: pl.DataFrame) -> set[tuple[int, int]] | None:

@@ -22,6 +22,6 @@ class Steps:
             self._status.update(text)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-                 ) -> None:  # fmt: skip
+                 ) -> None:
         if self._status:
             self._status.stop()

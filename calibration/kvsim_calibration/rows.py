@@ -24,13 +24,13 @@ KEY = ("heads", "kv_heads", "head_dim", "kv_dtype", "window", "block_size")
 KEYS: dict[str, tuple[str, ...]] = {
     "decode": KEY, "prefill": KEY, "mixed": KEY, "skew": KEY, "linear": ("dtype", "n", "k"),
     "moe": ("hidden", "inter", "experts", "top_k", "dtype"), "memory": ("op", "dtype"), "collective": ("gpus",),
-}  # fmt: skip
+}
 """what makes a row's kernel another kernel"""
 POINTS: dict[str, tuple[str, ...]] = {
     "decode": ("n", "length", "attended"), "prefill": ("chunks", "tokens", "context"),
     "mixed": ("tokens", "context", "n", "attended"), "skew": ("tokens", "context", "n", "mean", "longest"),
     "linear": ("m",), "moe": ("m",), "memory": ("bytes",), "collective": ("bytes",),
-}  # fmt: skip
+}
 """where on the kernel's curve it lies"""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kvsim.commands.output import show
@@ -15,14 +16,14 @@ def lines(profile: DeviceProfile) -> list[dict[str, Any]]:
     for name, provenance in sorted(profile.provenance.items(), key=lambda item: _order(item[0])):
         curve, dtype = name_parts(name)
         curves = [c for family in type(profile.curves).model_fields for c in getattr(profile.curves, family)
-                  if c.source == name]  # fmt: skip
+                  if c.source == name]
         found.append({
             "name": name, "curve": curve, "dtype": dtype, "keys": sum(len(getattr(c, "shapes", "1")) for c in curves),
             "rows": provenance.rows, "dropped": sum(provenance.dropped.values()), "tier": provenance.tier,
             "points": _error(provenance.points), "keys_error": _error(provenance.keys),
             "fallback": {rung: _error(error) for rung, error in provenance.fallback},
             "source": provenance.source, "versions": provenance.versions, "licence": provenance.licence,
-            "made_by": provenance.made_by})  # fmt: skip
+            "made_by": provenance.made_by})
     return found
 
 
@@ -40,13 +41,13 @@ def _order(name: str) -> tuple[int, str]:
 
 def _error(error: HeldOutError | None) -> dict[str, float | int] | None:
     return None if error is None else {"median": error.median, "p95": error.p95, "bias": error.bias,
-                                       "rows": error.rows}  # fmt: skip
+                                       "rows": error.rows}
 
 
 def as_json(profile: DeviceProfile) -> dict[str, Any]:
     """The object of `--json`."""
     return {"id": profile.id, "name": profile.name, "tier": profile.tier, "date": profile.date.isoformat(),
-            "curves_from": profile.curves_from, "curves": lines(profile)}  # fmt: skip
+            "curves_from": profile.curves_from, "curves": lines(profile)}
 
 
 def print_table(profile: DeviceProfile) -> None:
@@ -60,24 +61,23 @@ def print_table(profile: DeviceProfile) -> None:
         return
     if profile.curves_from:
         show(f"ratios of {profile.curves_from} over this device's facts")
-    table = Table("curve", "dtype", "keys", "rows", "held-out points", "", "", "whole held-out keys", "", "tier",
-                  "source", box=box.SIMPLE)  # fmt: skip
-    for column in table.columns[2:9]:
+    table = Table("curve", "kernels", "rows", "points: median, p95, bias", "kernels: median, p95", "source",
+                  box=box.SIMPLE, title="held-out errors in percent", title_justify="left")
+    for column in table.columns[1:5]:
         column.justify = "right"
-    table.add_row("", "", "", "", "median", "p95", "bias", "median", "p95", "", "", style="dim")
     for line in lines(profile):
-        points, keys = line["points"], line["keys_error"]
-        table.add_row(
-            line["curve"], line["dtype"], str(line["keys"]), f"{line['rows']:,}", _percent(points, "median"),
-            _percent(points, "p95"), _percent(points, "bias"), _percent(keys, "median"), _percent(keys, "p95"),
-            line["tier"], _source(profile.provenance[line["name"]]))  # fmt: skip
+        table.add_row(f"{line['curve']} {line['dtype']}", str(line["keys"]), f"{line['rows']:,}",
+                      _percents(line["points"], ("median", "p95", "bias")),
+                      _percents(line["keys_error"], ("median", "p95")), _source(profile.provenance[line["name"]]))
     show(table)
 
 
-def _percent(error: dict[str, Any] | None, name: str) -> str:
-    return "–" if error is None else f"{100 * error[name]:{'+' if name == 'bias' else ''}.1f} %"
+def _percents(error: dict[str, Any] | None, names: tuple[str, ...]) -> str:
+    if error is None:
+        return "–"
+    return "  ".join(f"{100 * error[name]:{'+' if name == 'bias' else ''}.1f}" for name in names)
 
 
 def _source(provenance: Provenance) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in provenance.versions.items())
-    return provenance.source.split(",")[0] + (f" ({versions})" if versions else "")
+    engine = f" vllm {provenance.versions['vllm']}" if "vllm" in provenance.versions else ""
+    return re.split(r"[ ,]", provenance.source)[0] + engine

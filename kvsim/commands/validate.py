@@ -1,9 +1,12 @@
 """`kvsim validate`: how far off are the predictions? One subcommand a rung of the ladder of fidelity.
 
-A rung is a module `kvsim.commands.validate_<rung>` with a function `command`; it is added to the list below.
+A rung is a module `kvsim.commands.validate_<rung>` with a function `command`; it is added to the list below. A
+satellite adds one by the entry-point group `kvsim.rungs` ("name = module:function").
 """
 
 from __future__ import annotations
+
+from importlib.metadata import entry_points
 
 import typer
 
@@ -36,3 +39,5 @@ app.command("memory")(validate_memory.command)
 app.command("schedule")(validate_schedule.command)
 app.command("serving")(validate_serving.command)
 app.command("step")(validate_step.command)
+for _rung in entry_points(group="kvsim.rungs"):  # satellites' rungs: a command each, light to import
+    app.command(_rung.name)(_rung.load())

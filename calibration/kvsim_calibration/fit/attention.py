@@ -45,7 +45,7 @@ def decode_form(frame: pl.DataFrame, facts: Facts) -> DecodeForm:
     parts = parts_of(frame[spread(frame.height)])
     names = ("kv_heads", "read_bytes_per_token", "flops_per_pair")
     key = SimpleNamespace(**{name: np.concatenate([np.full(rows.height, float(getattr(key, name)))
-                                                   for key, rows in parts]) for name in names})  # fmt: skip
+                                                   for key, rows in parts]) for name in names})
     n, attended, ns = floats(pl.concat([rows for _, rows in parts]), "n", "attended", "ns")
 
     def form(p: Floats) -> DecodeForm:
@@ -71,7 +71,7 @@ def decode_curves(frame: pl.DataFrame, holes: pl.DataFrame, form: DecodeForm, fa
                   tolerance: float) -> list[DecodeCurve]:
     """A curve a key; at the places of `holes` the ratio follows the kernels like it."""
     rows = pl.concat([steady(rows.with_columns(ratio=decode_ratio(form, key, facts, rows)))
-                      for key, rows in parts_of(frame)])  # fmt: skip
+                      for key, rows in parts_of(frame)])
     rows = borrowed(rows, holes, ("n",), "attended")
     return [DecodeCurve(key=key, form=form, table=ragged(_lines(part, "n", "attended"), tolerance), source=source)
             for key, part in parts_of(rows)]
@@ -97,7 +97,7 @@ def prefill_form(frame: pl.DataFrame, facts: Facts) -> PrefillForm:
     best: tuple[float, PrefillForm] | None = None
     for tile in TILES:
         work = [_work(PrefillForm(tile=tile, fixed_ns=0, flop_efficiency=1, byte_efficiency=1), key, rows)
-                for key, rows in parts]  # fmt: skip
+                for key, rows in parts]
         flops, bytes_ = (np.concatenate([w[i] for w in work]) for i in (0, 1))
 
         def form(p: Floats, tile: int = tile) -> PrefillForm:
@@ -129,7 +129,11 @@ def prefill_curves(frame: pl.DataFrame, holes: pl.DataFrame, form: PrefillForm, 
     for key, rows in parts_of(frame):
         chunks, ns = floats(rows, "chunks", "ns")
         parts.append(rows.with_columns(ratio=ns / prefill_ns(form, facts, chunks, *_work(form, key, rows))))
-    full = borrowed(pl.concat(parts), holes, ("chunks", "context"), "tokens")
+    rows = pl.concat(parts)
+    if rows["context"].n_unique() > 1:  # one chunk behind a cached prefix: smooth in the prefix, not in the chunk
+        full = borrowed(rows, holes, ("chunks", "tokens"), "context")
+    else:
+        full = borrowed(rows, holes, ("chunks", "context"), "tokens")
     curves = []
     for key, rows in parts_of(full):
         chunks, tokens, context = floats(rows, "chunks", "tokens", "context")
@@ -143,4 +147,4 @@ def _lines(rows: pl.DataFrame, outer: str, inner: str) -> dict[float, tuple[Floa
     """outer value → (inner values, ratios); ratios at one place are merged into their median."""
     merged = rows.group_by(outer, inner).agg(pl.col("ratio").median()).sort(outer, inner)
     return {float(at): (line[inner].cast(pl.Float64).to_numpy(), line["ratio"].to_numpy())
-            for (at,), line in merged.group_by(outer, maintain_order=True)}  # fmt: skip
+            for (at,), line in merged.group_by(outer, maintain_order=True)}

@@ -24,14 +24,21 @@ def mixed_curves(frame: pl.DataFrame, profile: DeviceProfile, source: str, toler
     apart = profile.model_copy(update={"curves": profile.curves.model_copy(update={"mixed": ()})})
     curves = []
     for key, rows in groups(frame, KEY):
+        rows = rows.filter(pl.all_horizontal(_power_of_two(name) for name in AXES))
         ratio = rows["ns"].to_numpy() / predict(apart, "mixed", rows)
         axes, cube = _cube(rows, ratio)
         axes, cube = _thinned(axes, cube, tolerance)
         values = np.round(cube, DIGITS)
         curves.append(MixedCurve(key=attention_key(key), tokens=tuple(axes[0]), context=tuple(axes[1]),
                                  sequences=tuple(axes[2]), attended=tuple(axes[3]), ratio=_nested(values),
-                                 source=source))  # fmt: skip
+                                 source=source))
     return curves
+
+
+def _power_of_two(column: str) -> pl.Expr:
+    """Rows off the powers of two lie too thinly to be knots: they are only tried."""
+    value = pl.col(column)
+    return (value & (value - 1)) == 0
 
 
 def _nested(cube: Floats) -> tuple[tuple[tuple[tuple[float, ...], ...], ...], ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.cost.line import Floats
 
-MOST = 20_000
+MOST = 4_000
 """rows a fit looks at: evenly spread ones of more"""
 OUTLIER = 0.1
 """relative miss from which a row's pull stops growing"""

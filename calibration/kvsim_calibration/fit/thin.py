@@ -67,4 +67,4 @@ def _miss(rows: dict[float, tuple[list[float], list[float]]], at: float) -> floa
 
 def _table(rows: dict[float, tuple[list[float], list[float]]]) -> Ragged:
     return Ragged.model_construct(outer=tuple(rows), inner=tuple(tuple(x) for x, _ in rows.values()),
-                                  ratio=tuple(tuple(y) for _, y in rows.values()))  # fmt: skip
+                                  ratio=tuple(tuple(y) for _, y in rows.values()))

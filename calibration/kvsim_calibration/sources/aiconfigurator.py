@@ -33,10 +33,10 @@ from kvsim_calibration.rows import KEY, Rows
 LICENCE = "Apache-2.0"
 PACKAGE = "aiconfigurator_core"
 SYSTEMS = {"a100-80-sxm": "a100_sxm", "b200": "b200_sxm", "h100-sxm": "h100_sxm", "h200-sxm": "h200_sxm",
-           "l40s": "l40s", "rtx-pro-6000": "rtx_pro_6000_server"}  # fmt: skip
+           "l40s": "l40s", "rtx-pro-6000": "rtx_pro_6000_server"}
 """device id → the package's folder"""
 DTYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-          "int4_wo": "int4", "int8_wo": "int8", "w4a16_mxfp4": "mxfp4"}  # fmt: skip
+          "int4_wo": "int4", "int8_wo": "int8", "w4a16_mxfp4": "mxfp4"}
 L2_WARM = (0.1, 1.0)
 """share of L2 between which a generation row's KV was read from a warm L2"""
 
@@ -67,7 +67,7 @@ class Files:
                     self.tables[table] = (version, name)
         if not self.tables:
             raise InputError(f"{where} holds no vLLM tables of {self.folder}: it needs "
-                             f"data/{self.folder}/<op>/vllm/<version>/*.parquet")  # fmt: skip
+                             f"data/{self.folder}/<op>/vllm/<version>/*.parquet")
 
     def read(self, table: str, columns: tuple[str, ...]) -> tuple[pl.DataFrame, str] | None:
         """(rows, vLLM version) of a table's newest file; None where the system lacks it. Raises InputError."""
@@ -95,7 +95,7 @@ def read(where: str, system: str, facts: Facts) -> list[Rows]:
 
 def _decode(files: Files, facts: Facts) -> Iterator[Rows]:
     read = files.read("generation_attention_perf", ("batch_size", "num_heads", "num_key_value_heads", "head_dim",
-                                                    "kv_cache_dtype", "step", "kernel_source"))  # fmt: skip
+                                                    "kv_cache_dtype", "step", "kernel_source"))
     if read:
         frame = _attention(read[0], n="batch_size").with_columns(length=pl.col("step") + 1)
         frame = frame.with_columns(attended=_seen(pl.col("length")))
@@ -108,7 +108,7 @@ def _decode(files: Files, facts: Facts) -> Iterator[Rows]:
 
 def _prefill(files: Files, _: Facts) -> Iterator[Rows]:
     read = files.read("context_attention_perf", ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
-                                                 "kv_cache_dtype", "step", "kernel_source"))  # fmt: skip
+                                                 "kv_cache_dtype", "step", "kernel_source"))
     if read:
         frame = _attention(read[0], chunks="batch_size", tokens="isl", context="step")
         yield _rows("prefill", files, frame, read).drop(
@@ -124,7 +124,7 @@ def _linear(files: Files, _: Facts) -> Iterator[Rows]:
 
 def _moe(files: Files, _: Facts) -> Iterator[Rows]:
     read = files.read("moe_perf", ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
-                                   "moe_tp_size", "moe_ep_size", "distribution", "kernel_source"))  # fmt: skip
+                                   "moe_tp_size", "moe_ep_size", "distribution", "kernel_source"))
     if read:
         frame = read[0].with_columns(
             dtype=_dtype("moe_dtype"), m=pl.col("num_tokens"), hidden=pl.col("hidden_size"), top_k=pl.col("topk"),
@@ -164,11 +164,11 @@ def _width(column: str) -> pl.Expr:
 
 def _rows(family: str, files: Files, frame: pl.DataFrame, read: tuple[pl.DataFrame, str], notes: str = "") -> Rows:
     table = {"decode": "generation_attention_perf", "prefill": "context_attention_perf", "linear": "gemm_perf",
-             "moe": "moe_perf", "collective": "custom_allreduce_perf"}[family]  # fmt: skip
+             "moe": "moe_perf", "collective": "custom_allreduce_perf"}[family]
     version = read[1]
     kernels = tuple(sorted(frame["kernel_source"].unique()))
     return Rows(family, frame, f"{PACKAGE.replace('_', '-')}, {files.folder}/{table}", LICENCE, kernels,
-                {"vllm": version}, notes=notes)  # fmt: skip
+                {"vllm": version}, notes=notes)
 
 
 __all__ = ["KEY", "SYSTEMS", "Files", "read"]

@@ -34,7 +34,7 @@ COLUMNS = {
         "layer", "tokens", "time_us"), "per_sequence": ("layer", "sequences", "time_us"), "moe": (
         "tokens", "activated_experts", "time_us"), "skew": (
         "n", "pc", "kp", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us"),
-}  # fmt: skip
+}
 
 
 def read(where: str, system: str, model: str | None = None) -> list[Rows]:
@@ -51,7 +51,7 @@ def read(where: str, system: str, model: str | None = None) -> list[Rows]:
             found.setdefault(family, []).append(frame)
     if not found:
         raise InputError(f"{folder} holds no tables{f' of {model}' if model else ''}: it needs "
-                         "<vendor>/<model>/<variant>/tp<N>/attention.csv.gz")  # fmt: skip
+                         "<vendor>/<model>/<variant>/tp<N>/attention.csv.gz")
     source = f"LLMServingSim profiler/perf at 5daddb2, {folder.name}"
     return [Rows(family, pl.concat(frames, how="diagonal"), source, LICENCE, ("vLLM's own",), versions).distinct()
             for family, frames in found.items()]
@@ -88,7 +88,7 @@ def _tables(path: Path, model: ModelSpec, tp: int) -> Iterator[tuple[str, pl.Dat
     group = model.attention_groups[0]
     key = [pl.lit(value).alias(name) for name, value in (
         ("heads", group.heads_per_gpu(tp)), ("kv_heads", group.kv_heads_per_gpu(tp)), ("head_dim", group.head_dim),
-        ("kv_dtype", "bf16"), ("window", 0), ("block_size", 16))]  # fmt: skip
+        ("kv_dtype", "bf16"), ("window", 0), ("block_size", 16))]
     if (attention := _read(path, "attention")) is not None:
         yield from _attention(attention.with_columns(*key, ns=pl.col("time_us") * 1e3))
     if (skew := _read(path, "skew")) is not None:
@@ -103,7 +103,7 @@ def _tables(path: Path, model: ModelSpec, tp: int) -> Iterator[tuple[str, pl.Dat
                 layer = frame.filter(pl.col("layer") == name)
                 if layer.height and op in ops:
                     yield "linear", layer.select("m", "ns", dtype=pl.lit("bf16"), n=pl.lit(ops[op].n),
-                                                 k=pl.lit(ops[op].k))  # fmt: skip
+                                                 k=pl.lit(ops[op].k))
             yield from _memory(frame, model, tp, ops["down"].k if "down" in ops else 0)
     if model.moe and (moe := _read(path, "moe")) is not None:
         yield from _experts(moe, model, tp)
@@ -112,7 +112,7 @@ def _tables(path: Path, model: ModelSpec, tp: int) -> Iterator[tuple[str, pl.Dat
 def _attention(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     chunk, n = pl.col("prefill_chunk"), pl.col("n_decode")
     frame = frame.with_columns(tokens=chunk, context="kv_prefill", n=n, length="kv_decode", attended="kv_decode",
-                               chunks=pl.lit(1))  # fmt: skip
+                               chunks=pl.lit(1))
     yield "decode", frame.filter(chunk == 0, n > 0)
     yield "prefill", frame.filter(chunk > 0, n == 0)
     yield "mixed", frame.filter(chunk > 0, n > 0)
@@ -123,7 +123,7 @@ def _memory(frame: pl.DataFrame, model: ModelSpec, tp: int, inter: int) -> Itera
     group = model.attention_groups[0]
     turned = (group.heads_per_gpu(tp) + group.kv_heads_per_gpu(tp)) * group.head_dim
     per_token = {"layernorm": ("norm", 8 * model.hidden), "rotary_emb": ("rope", 4 * turned), "act_fn": (
-        "act", 6 * inter), "embedding": ("embed", 4 * model.hidden)}  # fmt: skip
+        "act", 6 * inter), "embedding": ("embed", 4 * model.hidden)}
     if tp == 1:
         per_token["sampler"] = ("sample", 4 * model.vocab)
     for layer, (op, bytes_) in per_token.items():

@@ -45,7 +45,7 @@ def _table(file: Path) -> pl.DataFrame:
         raise InputError(f"{file} lacks the columns {', '.join(missing)}")
     times = {f"time_stats.{name}.median": name for name in (
         "attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "attn_rope", "mlp_act", "emb",
-        "input_layernorm", "add")}  # fmt: skip
+        "input_layernorm", "add")}
     if missing := sorted(set(times) - set(frame.columns)):
         raise InputError(f"{file} lacks the columns {', '.join(missing)}")
     return frame.select(*SHAPE, *(pl.col(old).alias(new) * 1e6 for old, new in times.items())).rename(
@@ -57,7 +57,7 @@ def _linear(table: pl.DataFrame) -> pl.DataFrame:
     kv = pl.max_horizontal(pl.col("n_kv_head") // tp, pl.lit(1))
     head = hidden // pl.col("n_head")
     shapes = {"attn_pre_proj": (hidden // tp + 2 * kv * head, hidden), "attn_post_proj": (hidden, hidden // tp),
-              "mlp_up_proj": (2 * inter // tp, hidden), "mlp_down_proj": (hidden, inter // tp)}  # fmt: skip
+              "mlp_up_proj": (2 * inter // tp, hidden), "mlp_down_proj": (hidden, inter // tp)}
     return pl.concat([table.select("m", dtype=pl.lit("bf16"), n=n, k=k, ns=name) for name, (n, k) in shapes.items()])
 
 
@@ -66,6 +66,6 @@ def _memory(table: pl.DataFrame) -> pl.DataFrame:
     hidden, tp = pl.col("hidden"), pl.col("tp")
     turned = (pl.col("n_head") + pl.col("n_kv_head")) // tp * (hidden // pl.col("n_head"))
     ops = {"norm": (pl.col("input_layernorm") + pl.col("add"), 8 * hidden), "rope": (pl.col("attn_rope"), 4 * turned),
-           "act": (pl.col("mlp_act"), 6 * (pl.col("inter") // tp)), "embed": (pl.col("emb"), 4 * hidden)}  # fmt: skip
+           "act": (pl.col("mlp_act"), 6 * (pl.col("inter") // tp)), "embed": (pl.col("emb"), 4 * hidden)}
     return pl.concat([table.select(op=pl.lit(op), dtype=pl.lit("bf16"), bytes=pl.col("m") * bytes_, ns=ns)
-                      for op, (ns, bytes_) in ops.items()])  # fmt: skip
+                      for op, (ns, bytes_) in ops.items()])
