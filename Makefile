@@ -41,6 +41,9 @@ gpu:
 		{ echo "make gpu: $(GPU_PYTHON) lacks torch or cuda.core; set GPU_PYTHON to one that has them"; exit 2; }
 	PYTHONPATH=.:kernels:calibration $(GPU_PYTHON) -m kvsim_kernels gpu --out out/gpu
 
+readme: $(BIN)/kvsim
+	$(BIN)/python docs/readme.py
+
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
