@@ -169,6 +169,7 @@ def summary(result: Result) -> dict[str, Any]:
             "preemptions": int(requests["preemptions"].sum()),
             "swapped_bytes": counters.get("swapped_bytes"),
         },
+        **({"cluster": _cluster(counters)} if "replica_ns" in counters else {}),
         "steps": int(result.steps["steps"].sum()),
         "provenance": result.run.get("provenance"),
     }
@@ -181,6 +182,12 @@ def latency(result: Result) -> dict[str, dict[str, float | None]]:
         result.itl["gap_ns"].to_numpy().astype(np.float64) / NS_PER_S, result.itl["count"].to_numpy()
     )
     return {name: gaps if name == "itl" else distribution(columns[name]) for name in LATENCIES}
+
+
+def _cluster(counters: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of requests on replicas that failed, and how long replicas were there, all together."""
+    hours = counters["replica_ns"] / NS_PER_S / 3600
+    return {"retried": counters["retried"], "lost": counters["lost"], "replica_hours": hours}
 
 
 def _memory(result: Result) -> dict[str, Any]:

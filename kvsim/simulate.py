@@ -25,6 +25,7 @@ from kvsim.engine.replay import Stop, drive, replay
 from kvsim.engine.sglang_replica import SglangReplica
 from kvsim.engine_profile import EngineProfile, load_engine
 from kvsim.errors import InputError
+from kvsim.fleet import is_cluster, mixture, run_fleet
 from kvsim.interval import ends, interval
 from kvsim.memory import MemoryPlan, forward_bytes, plan_memory
 from kvsim.model import ModelSpec, load_model
@@ -100,14 +101,12 @@ def prepare(scenario: Scenario) -> Setup:
         max_model_len=scenario.max_model_len, max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens, block_size=spec.block_size, attention=spec.attention,
     ).require()
-    host = engine.host
     cost = CostModel(
         geometry(model, tp=scenario.tp, weights_dtype=scenario.weights_dtype,
                  kv_dtype="bf16" if spec.precision == "auto" else spec.precision, attention=spec.attention,
                  block_size=spec.block_size),
         device,
-        HostOverhead(host.exposed_with(scenario.tp), host.exposed_per_sequence_ns, host.exposed_prefill_ns,
-                     host.overlapped_ns, host.spread),
+        HostOverhead.of(engine.host, scenario.tp),
     )
     limits = Limits(
         sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens,
@@ -176,6 +175,8 @@ def simulate(
         "progress": None if progress is None else lambda ended: progress(ended, total), "stop": stop,
         "forks": setup.forks,
     }
+    if is_cluster(setup.scenario):
+        return run_fleet(trace, _parts(setup, cost), how)
     if setup.spec.prefix == "radix":
         return _radix(trace, setup, cost, how)
     kv = build_cache(setup.spec, setup.pool(), trace)
@@ -188,6 +189,18 @@ def simulate(
         "prefill": recorder.prefill_tokens, "decode": recorder.decode_tokens,
         "evicted_blocks": getattr(kv, "evicted_blocks", 0), "swapped_bytes": swapped,
     }
+
+
+def _parts(setup: Setup, cost: CostModel) -> list[tuple[Setup, CostModel, int]]:
+    """(setup, its cost, replicas) of each kind of device: all as far off as `cost` is."""
+    found = []
+    for device, count in mixture(setup.scenario):
+        if device == setup.scenario.device:
+            found.append((setup, cost, count))
+        else:
+            other = prepare(setup.scenario.replace(device=device))
+            found.append((other, other.cost.scaled(cost.factor), count))
+    return found
 
 
 def _radix(trace: Trace, setup: Setup, cost: CostModel, how: dict[str, Any]) -> tuple[Recorder, dict[str, int]]:

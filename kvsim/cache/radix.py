@@ -96,6 +96,18 @@ class RadixTree:
     def size(self) -> int:
         return self.evictable + self.protected
 
+    def peek(self, key: Key) -> int:
+        """Units of `key` that are cached; nothing is split and nothing becomes recent."""
+        key = key[: len(key) - len(key) % self.page]
+        node, at = self.root, 0
+        while at < len(key) and (child := node.children.get(key[at : at + self.page].tobytes())):
+            shared = self._common(child.key, key[at:])
+            at += shared
+            if shared < len(child.key):
+                break
+            node = child
+        return at
+
     def match(self, key: Key) -> Node:
         """The node at which the longest cached prefix of `key` ends; `node.end` units match.
 

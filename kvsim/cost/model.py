@@ -71,6 +71,11 @@ class CostModel:
         other._steps = {}  # they hold host time
         return other
 
+    @property
+    def factor(self) -> float:
+        """What `scaled` has made of the device's times."""
+        return self._gpu_factor
+
     def step(self, shape: StepShape) -> int:
         """ns of one step."""
         n = shape.decode
@@ -134,7 +139,7 @@ class CostModel:
         gpu = self._table.tokens(shape.tokens) + self._rest(shape)
         for prefill, decode in self._attention(shape):
             gpu += prefill + decode
-        gpu *= self._gpu_factor
+        gpu *= self._gpu_factor * self._prompt_factor(shape)
         return int(max(gpu, self._overlapped) + self._exposed(shape) + 0.5)
 
     def _attention(self, shape: StepShape) -> list[tuple[float, float]]:
@@ -145,6 +150,9 @@ class CostModel:
         if not chunks:
             return [(0.0, group.row(n).at(shape.attended[g], shape.longest[g])) for g, group in enumerate(self._groups)]
         return [group.fused_ns(chunks, n, shape.attended[g], shape.longest[g]) for g, group in enumerate(self._groups)]
+
+    def _prompt_factor(self, shape: StepShape) -> float:
+        return self.host.prompt_factor if shape.chunks else 1.0
 
     def _exposed(self, shape: StepShape) -> float:
         return self.host.exposed(shape.decode + len(shape.chunks), bool(shape.chunks)) * self._host_factor
@@ -162,7 +170,8 @@ class CostModel:
                 cost = group.decode_part(shape.decode, shape.attended[g], decode, fused=bool(shape.chunks))
                 found.setdefault("attention_decode", []).append(cost)
         found.update(self._policy.parts(shape.scored, shape.moved_bytes))
-        parts = {name: merge(costs).times(self._gpu_factor) for name, costs in found.items()}
+        factor = self._gpu_factor * self._prompt_factor(shape)
+        parts = {name: merge(costs).times(factor) for name, costs in found.items()}
         gpu = sum(cost.ns for cost in parts.values())
         waits = max(gpu, self._overlapped) - gpu + self._exposed(shape)
         parts["host"] = PartCost(waits, "imported", "exact", self.host.spread / 2, self.host.spread, "engine profile")
@@ -170,7 +179,7 @@ class CostModel:
 
     def error_band(self, shape: StepShape) -> Band:
         """Factors on `step(shape)` between which the truth lies in 90 % of cases."""
-        return band(self.parts(shape).values())
+        return band(self.parts(shape).values(), self.host.kernel_spread)
 
     def tier(self, shape: StepShape) -> Tier:
         """The worst tier among the terms that make up at least a tenth of the step."""

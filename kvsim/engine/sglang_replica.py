@@ -102,7 +102,7 @@ class SglangReplica:
 
     def cached(self, seq: Sequence) -> int:
         """Prompt tokens of `seq` in the radix tree now."""
-        return self.pool.matched(content_key(seq, self.pool.page))
+        return self.pool.tree.peek(content_key(seq, self.pool.page)) * self.pool.unit
 
     def receive(self, seq: Sequence) -> None:
         raise NotImplementedError("SGLang's replica takes no cache from elsewhere")

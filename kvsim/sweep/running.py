@@ -15,7 +15,8 @@ from kvsim.trace import Trace
 from kvsim.workers import Executor, Failure, Local
 
 TRAFFIC = (
-    "trace", "trace_format", "arrivals", "rate", "rate_scale", "scale_lengths", "start", "duration", "limit", "seed",
+    "trace", "trace_format", "arrivals", "rate", "rate_scale", "scale_lengths", "start", "duration", "limit", "samples",
+    "seed",
 )
 """fields that make the trace"""
 

@@ -1,0 +1,145 @@
+"""A prepared scenario as a cluster: one Kind for each device, decode replicas behind a link where they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kvsim.cache.base import Allocator
+from kvsim.cache.build import build_cache
+from kvsim.cache.paged import Paged
+from kvsim.cache.radix_pool import RadixPool
+from kvsim.cache.tier import Tier
+from kvsim.cache.tiered import Tiered
+from kvsim.cluster import ROUTERS, Autoscale, Cluster, Failures, Kind, Options
+from kvsim.cluster.member import Engine, Member
+from kvsim.cost import CostModel
+from kvsim.engine.decode_set import NEVER
+from kvsim.engine.replica import Replica
+from kvsim.engine.sglang_replica import SglangReplica
+from kvsim.errors import InputError
+from kvsim.record import Recorder
+from kvsim.scenario import Scenario
+from kvsim.sched.sglang import Limits as SglangLimits
+from kvsim.trace.types import Trace
+from kvsim.units import parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvsim.simulate import Setup
+
+REMOTE = 1 << 62
+"""bytes at the other end of the link: as many as there are"""
+
+
+def is_cluster(scenario: Scenario) -> bool:
+    """Whether a scenario asks for more than one replica alone."""
+    return scenario.replicas > 1 or any(
+        (scenario.mix, scenario.prefill_replicas, scenario.failures, scenario.autoscale)
+    )
+
+
+def mixture(scenario: Scenario) -> list[tuple[str, int]]:
+    """(device, replicas) of each kind: `mix` as `h100-sxm:2,l40s:4`, or the scenario's device and replicas."""
+    if scenario.mix is None:
+        return [(scenario.device, scenario.replicas)]
+    found = []
+    for part in scenario.mix.split(","):
+        name, _, count = part.strip().rpartition(":")
+        if not name or not count.isdecimal() or int(count) < 1:
+            raise InputError(f"--mix {part!r} is not understood: write DEVICE:REPLICAS, such as h100-sxm:2,l40s:4")
+        found.append((name, int(count)))
+    return found
+
+
+def run_fleet(
+    trace: Trace, parts: list[tuple[Setup, CostModel, int]], how: dict[str, Any]
+) -> tuple[Recorder, dict[str, int]]:
+    """Run a cluster of (setup, its cost, replicas): what was recorded, and counters. `how`: as `drive`'s."""
+    setup = parts[0][0]
+    scenario = setup.scenario
+    ROUTERS.get(scenario.router)
+    kinds = [kind_of(one, cost, count, trace) for one, cost, count in parts]
+    decode: tuple[Kind, ...] = ()
+    total = sum(kind.count for kind in kinds)
+    if scenario.prefill_replicas:
+        decode = (_apart(scenario, setup, parts, total, trace),)
+        kinds = [kind_of(setup, parts[0][1], scenario.prefill_replicas, trace)]
+    scale = Autoscale.parse(scenario.autoscale) if scenario.autoscale else None
+    if scale is not None:
+        if len(kinds) > 1 or decode:
+            raise InputError("--autoscale works on equal replicas: it goes with neither --mix nor --prefill-replicas")
+        kinds = [kind_of(setup, parts[0][1], scale.most, trace)]
+        total = scale.most
+    options = Options(
+        router=scenario.router, decode=decode, autoscale=scale, max_model_len=how["max_model_len"],
+        failures=Failures.parse(scenario.failures, scenario.on_failure == "retry", total),
+        chains=how["chains"], progress=how["progress"], stop=how["stop"],
+    )
+    record, counters = Cluster(trace, kinds, options).run()
+    return record, {"prefill": record.prefill_tokens, "decode": record.decode_tokens, **counters}
+
+
+def _apart(
+    scenario: Scenario, setup: Setup, parts: list[tuple[Setup, CostModel, int]], total: int, trace: Trace
+) -> Kind:
+    """The replicas that only decode."""
+    assert scenario.prefill_replicas is not None
+    if len(parts) > 1:
+        raise InputError("--prefill-replicas splits equal replicas: it does not go with --mix")
+    if scenario.prefill_replicas >= total:
+        raise InputError(
+            f"--prefill-replicas {scenario.prefill_replicas} of --replicas {total}: at least one must decode"
+        )
+    if setup.spec.tier.bytes or setup.spec.prefix == "radix":
+        raise InputError("--prefill-replicas does not go with a host tier or the radix tree: choose another --policy")
+    link = _link(scenario.transfer, int(setup.device.facts.link_bandwidth), round(setup.device.facts.link_latency_ns))
+    return kind_of(setup, parts[0][1], total - scenario.prefill_replicas, trace, link)
+
+
+def _link(text: str | None, bandwidth: int, latency_ns: int) -> Tier:
+    """The link over which a decode replica fetches caches: `50GB` or `50GB,latency=20us`; by default the device's."""
+    if text:
+        size, _, rest = text.partition(",")
+        key, _, value = rest.partition("=")
+        if rest and key.strip() != "latency":
+            raise InputError(f"--transfer {text!r} is not understood: write bytes a second, such as 50GB,latency=20us")
+        bandwidth, latency_ns = parse_bytes(size), parse_duration_ns(value) if rest else latency_ns
+        if bandwidth < 1:
+            raise InputError(f"--transfer {text!r}: the bandwidth must be above zero")
+    return Tier(REMOTE, bandwidth, latency_ns)
+
+
+def kind_of(setup: Setup, cost: CostModel, count: int, trace: Trace, link: Tier | None = None) -> Kind:
+    """`count` replicas of a setup; with `link`, such as get their prompts' caches over it."""
+    memory = setup.memory
+    token_bytes = memory.group_token_bytes * len(memory.windows)
+    build = _radix(setup, cost, token_bytes) if setup.spec.prefix == "radix" else _plain(setup, cost, trace, link)
+    return Kind(count, build, capacity=max(1, memory.tokens), bite=setup.limits.tokens)
+
+
+def _plain(setup: Setup, cost: CostModel, trace: Trace, link: Tier | None) -> Callable[..., Engine]:
+    def build(env: Any, source: Member, recorder: Recorder, index: int) -> Engine:
+        kv: Allocator = build_cache(setup.spec, setup.pool(), trace)
+        if link is not None:
+            if not isinstance(kv, Paged):
+                raise InputError("--prefill-replicas needs a paged policy: caches move in blocks")
+            kv = Tiered(kv, link, swap=False)
+        return Replica(
+            env, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
+            source=source, recorder=recorder, tier=link or setup.spec.tier,
+            max_stride=setup.scenario.max_stride or NEVER, index=index,
+        )
+
+    return build
+
+
+def _radix(setup: Setup, cost: CostModel, token_bytes: int) -> Callable[..., Engine]:
+    def build(env: Any, source: Member, recorder: Recorder, index: int) -> Engine:
+        page = setup.spec.block_size
+        pool = RadixPool(setup.memory.pool // token_bytes, page, setup.spec.eviction, unit=page)
+        return SglangReplica(
+            env, pool=pool, limits=SglangLimits(setup.limits.sequences, setup.limits.tokens, max_prefill_tokens=16384),
+            token_bytes=token_bytes, cost=cost, windows=setup.windows, source=source, recorder=recorder, index=index,
+        )
+
+    return build
