@@ -167,5 +167,6 @@ def test_check_as_a_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_kernel_fits_every_chip() -> None:
     assert main(["resources"]) == 0
