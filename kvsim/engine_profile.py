@@ -111,8 +111,12 @@ class Host(_Frozen):
     exposed_per_sequence_ns: NotNegative = 0.0
     exposed_prefill_ns: NotNegative = 0.0
     overlapped_ns: NotNegative = 0.0
+    prompt_factor: Annotated[float, Field(ge=1)] = 1.0
+    """on the device time of steps with prompts: kernels of the engine's time, against those that were measured"""
     spread: NotNegative
     """half-width of 90 % as a share"""
+    kernel_spread: NotNegative = 0.0
+    """half-width of 90 % of this engine's kernels against those the device profiles were measured with"""
     source: str
 
     def exposed_with(self, tp: int) -> float:

@@ -97,9 +97,12 @@ def merge(parts: Iterable[PartCost]) -> PartCost:
                    beyond_grid=any(p.beyond_grid for p in parts))
 
 
-def band(parts: Iterable[PartCost]) -> Band:
-    """The 90 % band of a step: its terms err independently of each other, and as much below as above in ratio."""
+def band(parts: Iterable[PartCost], common: float = 0.0) -> Band:
+    """The 90 % band of a step: its terms err independently of each other, and as much below as above in ratio.
+
+    `common` is the half-width of an error that all of them share."""
     parts = list(parts)
     total = sum(p.ns for p in parts) or 1.0
     width = math.sqrt(sum((p.ns / total * p.error_p95 * P95_TO_90) ** 2 for p in parts))
+    width = math.hypot(width, common)
     return Band(1.0 / (1.0 + width), 1.0 + width)

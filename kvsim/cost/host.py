@@ -22,12 +22,17 @@ class HostOverhead:
     overlapped_ns: float = 0.0
     """host work that runs beside the device: it only shows where it is the longer"""
     spread: float = 0.0
+    prompt_factor: float = 1.0
+    """on the device time of a step that holds a prefill chunk: kernels of the engine's own time were slower than those
+    that the profile was measured with"""
+    kernel_spread: float = 0.0
+    """half-width of 90 % of the engine's own kernels against those of the profile, as a share of the device time"""
 
     @classmethod
-    def of(cls, host: Host) -> HostOverhead:
-        """The constants of an engine profile."""
-        return cls(host.exposed_ns, host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
-                   host.spread)
+    def of(cls, host: Host, tp: int = 1) -> HostOverhead:
+        """The constants of an engine profile for a tensor-parallel group of `tp`."""
+        return cls(host.exposed_with(tp), host.exposed_per_sequence_ns, host.exposed_prefill_ns, host.overlapped_ns,
+                   host.spread, host.prompt_factor, host.kernel_spread)
 
     def exposed(self, sequences: int, prefill: bool) -> float:
         """ns that the device waits for the host."""

@@ -85,9 +85,7 @@ class Batch:
         tp, dp, ep = (case.get(key) or 1 for key in ("tp", "dp", "ep"))
         if case.get("device_id") is None:
             raise InputError("the case names no device")
-        host = HostOverhead.of(engine.host)
-        host = HostOverhead(engine.host.exposed_with(tp), host.exposed_per_sequence_ns, host.exposed_prefill_ns,
-                            host.overlapped_ns, host.spread)  # fmt: skip
+        host = HostOverhead.of(engine.host, tp)
         cost = CostModel.of(
             load_model(case["model_id"]), load_device(case["device_id"]), host, tp=tp, ep=ep, dp=dp,
             weights_dtype=case.get("weights_dtype"), kv_dtype=case.get("kv_dtype_id") or "bf16",
