@@ -1,1 +1,4 @@
-"""Placeholder."""
+"""kvsim's interactive app (Streamlit, Altair): `kvsim app`. It uses kvsim's public names only.
+
+Results → `charts` (pure functions, no Streamlit) and `findings` (sentences, computed) → `pages` (one file a view).
+"""

@@ -1,0 +1,56 @@
+"""`kvsim app`: open the app in a browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvsim.errors import InputError
+
+_UPLOAD_MB = 64
+
+
+def command(
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs: the only one the app reads and writes")
+                       ] = Path("results"),
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Port to serve on")] = 8501,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to serve on; others than this machine can only "
+                                                              "reach it with another one")] = "127.0.0.1",
+    browser: Annotated[bool, typer.Option(help="Open a browser")] = True,
+) -> int:  # fmt: skip
+    """See what the cache does: policies side by side, memory over time, what a step costs, lessons with live controls.
+
+    Example: kvsim app --results results
+    """
+    if results.exists() and not results.is_dir():
+        raise InputError(f"--results {results} is a file; it must be a folder of runs")
+    try:
+        import altair  # noqa: F401
+        import streamlit  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"the app needs {error.name}: pip install 'kvsim[app]'") from None
+    results.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "KVSIM_RESULTS": str(results.resolve())}
+    process = subprocess.Popen(launch(port, host, browser), env=environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return process.wait()
+
+
+def launch(port: int, host: str, browser: bool) -> list[str]:
+    """The command line of the server."""
+    options = {
+        "server.address": host, "server.port": port, "server.headless": not browser,
+        "server.maxUploadSize": _UPLOAD_MB, "server.fileWatcherType": "none", "browser.gatherUsageStats": False,
+        "client.toolbarMode": "viewer", "client.showErrorDetails": "none",
+        "theme.light.primaryColor": "#0072B2", "theme.dark.primaryColor": "#56B4E9",
+    }
+    script = Path(__file__).with_name("main.py")
+    flags = [f"--{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items()]
+    return [sys.executable, "-m", "streamlit", "run", str(script), *flags]

@@ -1,0 +1,53 @@
+"""The app's frame: navigation, sidebar, and the page that was chosen. Streamlit runs this file top to bottom."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvsim.errors import InputError
+from kvsim_app import session
+from kvsim_app.sidebar import sidebar
+
+PAGES = {
+    "Answer": [
+        ("answer", "Answer", ":material/task_alt:"),
+        ("load_curve", "Load curve", ":material/show_chart:"),
+        ("pareto", "Pareto", ":material/scatter_plot:"),
+    ],
+    "Explore": [
+        ("compare", "Compare", ":material/compare_arrows:"),
+        ("anatomy", "Memory anatomy", ":material/stacked_bar_chart:"),
+        ("memory_map", "Memory map", ":material/grid_on:"),
+        ("trace_explorer", "Trace explorer", ":material/upload_file:"),
+    ],
+    "Inside": [
+        ("timeline", "Timeline", ":material/view_timeline:"),
+        ("operations", "Operations", ":material/monitoring:"),
+        ("cost", "Cost and calibration", ":material/speed:"),
+    ],
+    "Foundations": [
+        ("how_it_works", "How it works", ":material/school:"),
+        ("calculator", "Calculator", ":material/calculate:"),
+    ],
+}
+
+
+def main() -> None:
+    st.set_page_config(page_title="kvsim", page_icon=":material/memory:", layout="wide")
+    session.sync()
+    groups = {
+        group: [st.Page(f"pages/{name}.py", title=title, icon=icon, default=name == "answer", url_path=name)
+                for name, title, icon in pages]
+        for group, pages in PAGES.items()
+    }
+    page = st.navigation(groups)
+    sidebar()
+    if complaint := st.session_state.pop("complaint", None):
+        st.error(complaint, icon=":material/error:")
+    try:
+        page.run()
+    except InputError as error:
+        st.error(str(error), icon=":material/error:")
+
+
+main()

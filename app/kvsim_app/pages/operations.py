@@ -1,0 +1,65 @@
+"""Operations: the panels of an engine's dashboard, from the simulated run."""
+
+from __future__ import annotations
+
+import polars as pl
+import streamlit as st
+
+from kvsim.report.data import load_over_time, memory_over_time
+from kvsim_app import findings, frame
+from kvsim_app.charts import timeline
+from kvsim_app.runs import one_of, selected
+
+
+def page() -> None:
+    runs = selected()
+    place = st.container()
+    name, result = one_of(runs, "operations")
+    with place:
+        frame.header("Operations", findings.operations(name, result))
+        frame.trust({name: result})
+    summary = result.summary
+    if not summary["requests"]["completed"]:
+        return
+    _numbers(summary)
+    time, rates = timeline.rates(result)
+    load, memory = load_over_time(result, 120), memory_over_time(result, 120)
+    panels = [
+        ("Time to first token", timeline.quantiles(result, "ttft"), frame.definitions("TTFT")),
+        ("Time per output token", timeline.quantiles(result, "tpot"), frame.definitions("TPOT")),
+        ("End to end", timeline.quantiles(result, "e2e"), frame.definitions("E2E")),
+        ("Queue", timeline.quantiles(result, "queue"), frame.definitions("queue")),
+        ("Token throughput", timeline.panel(time, {k: rates[k] for k in ("prompt tokens", "generation tokens")},
+                                            "tokens/s"), frame.definitions("throughput")),
+        ("Arrivals and completions", timeline.panel(time, {k: rates[k] for k in ("arrivals", "completions")},
+                                                    "requests/s"), "Requests a second."),
+    ]
+    if load.values:
+        panels.append(("Scheduler state", timeline.panel(load.time, load.values, "requests"), "Running and waiting."))
+    if memory.values:
+        shown = {k: memory.values[k] for k in ("used", "cached") if memory.values[k].any()} or {
+            "used": memory.values["used"]}
+        panels.append(("Cache utilization", timeline.panel(memory.time, shown, "of the KV pool", ".1%"),
+                       frame.definitions("used", "cached")))
+    columns = st.columns(2)
+    for number, (title, chart, help) in enumerate(p for p in panels if p[1] is not None):
+        with columns[number % 2]:
+            frame.show(chart, f"operations-{title}", title, help)
+    frame.download(pl.DataFrame({"t_s": time[:-1], **rates}), "operations")
+
+
+def _numbers(summary: dict) -> None:
+    cache, requests = summary["cache"], summary["requests"]
+    values = {
+        "Completed": (f"{requests['completed']:,} of {requests['total']:,}", "refused"),
+        "Output tokens/s": (f"{summary['throughput']['output_tokens_per_s']:,.0f}", "throughput"),
+        "TTFT p99": (frame.duration(summary["latency_s"]["ttft"]["p99"]), "TTFT"),
+        "TPOT p50": (frame.duration(summary["latency_s"]["tpot"]["p50"]), "TPOT"),
+        "Prefix hits": (f"{(cache['prefix_hit_share'] or 0):.1%}", "hit share"),
+        "Preemptions": (f"{cache['preemptions'] or 0:,}", "computed tokens"),
+    }
+    for column, (label, (value, definition)) in zip(st.columns(len(values)), values.items(), strict=True):
+        column.metric(label, value, help=frame.definitions(definition))
+
+
+page()

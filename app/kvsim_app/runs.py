@@ -1,0 +1,90 @@
+"""The Results a page shows: simulated where they are not kept yet, with progress and a way to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import streamlit as st
+
+from kvsim.result import Result
+from kvsim.scenario import Scenario
+from kvsim_app import session
+from kvsim_app.jobs import Job
+from kvsim_app.presets import PRESETS
+from kvsim_app.session import choose, pool, selection, store
+
+_POLL_S = 0.05
+
+
+def selected() -> dict[str, Result]:
+    """The selection's runs by name: policies, then recorded folders. A first-time visitor gets the presets instead."""
+    if not st.session_state.started:
+        welcome()
+        st.stop()
+    chosen = selection()
+    found = simulated(chosen.scenarios(), "Simulating")
+    return found | {name: store().load(name) for name in chosen.folders}
+
+
+def simulated(scenarios: Mapping[str, Scenario], what: str) -> dict[str, Result]:
+    """A Result per scenario. Draws a progress bar while some are missing; a click elsewhere leaves them running."""
+    jobs = {name: pool().submit(scenario) for name, scenario in scenarios.items()}
+    _wait(jobs, what)
+    for name, job in jobs.items():
+        if job.state == "failed":
+            st.error(f"**{name}**: {job.error}", icon=":material/error:")
+    found = {name: session.load(job.folder) for name, job in jobs.items() if job.state == "done"}
+    if any(job.state == "cancelled" for job in jobs.values()):
+        st.info("Stopped. What had finished is kept; **Run** goes on from there.", icon=":material/stop_circle:")
+    if jobs and not found and not selection().folders:
+        st.stop()
+    return found
+
+
+def _wait(jobs: Mapping[str, Job], what: str) -> None:
+    if all(job.ended for job in jobs.values()):
+        return
+    place = st.empty()
+    with place.container():
+        left, right = st.columns([6, 1], vertical_alignment="bottom")
+        bar = left.progress(0.0, f"{what} …")
+        right.button("Stop", icon=":material/stop:", on_click=pool().cancel, args=(list(jobs.values()),),
+                     width="stretch", key=f"stop-{what}")
+    while not all(job.ended for job in jobs.values()):
+        share = sum(1.0 if job.ended else job.share for job in jobs.values()) / len(jobs)
+        busy = ", ".join(name for name, job in jobs.items() if job.state == "running")
+        bar.progress(min(share, 1.0), f"{what} {busy or '…'}")
+        time.sleep(_POLL_S)
+    place.empty()
+
+
+def one_of(runs: Mapping[str, Result], key: str) -> tuple[str, Result]:
+    """The run a page looks into: a choice where there are several."""
+    names = list(runs)
+    name = names[0]
+    if len(names) > 1:
+        name = st.segmented_control("Run", names, default=names[-1], key=f"{key}-run", label_visibility="collapsed",
+                                    required=True) or names[-1]
+    return name, runs[name]
+
+
+def welcome() -> None:
+    """What a first-time visitor sees: questions to start from, one click each."""
+    st.title("What does the KV cache do to your GPU?")
+    st.markdown(
+        "kvsim replays request traffic through a simulated LLM serving engine and shows what each **cache policy** does "
+        "to memory, fragmentation and latency. Pick a question, or set up your own in the sidebar and press **Run**."
+    )
+    columns = st.columns(2)
+    for number, (name, preset) in enumerate(PRESETS.items()):
+        with columns[number % 2].container(border=True, height="stretch"):
+            st.subheader(preset.question, anchor=False)
+            st.markdown(preset.about)
+            st.caption(" · ".join(preset.policies))
+            st.button("Compare", key=f"start-{number}", type="primary" if number == 0 else "secondary",
+                      icon=":material/play_arrow:", on_click=choose, args=(preset.selection,))
+    st.markdown(
+        "New to this? [How it works](how_it_works) teaches the KV cache from the start, and the "
+        "[calculator](calculator) answers *how many tokens fit* at once."
+    )

@@ -1,0 +1,99 @@
+"""What a visitor's session holds: the selection, kept equal to the page's address; and what all visitors share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import streamlit as st
+
+from kvsim.cost import Band
+from kvsim.errors import InputError
+from kvsim.result import Result
+from kvsim.scenario import Scenario
+from kvsim.simulate import Setup, prepare
+from kvsim_app.jobs import Pool
+from kvsim_app.selection import Selection
+from kvsim_app.store import Store
+
+RESULTS = "KVSIM_RESULTS"
+"""environment variable that holds the results folder: `kvsim app --results` sets it"""
+
+
+@st.cache_resource(show_spinner=False)
+def pool_of(results: str) -> Pool:
+    return Pool(Store(Path(results)))
+
+
+def pool() -> Pool:
+    """The worker processes, shared by all visitors."""
+    return pool_of(os.environ.get(RESULTS, "results"))
+
+
+def store() -> Store:
+    return pool().store
+
+
+def sync() -> None:
+    """Read the address on a new visit or a changed link; write it otherwise, so that it is always the permalink."""
+    said = {key: st.query_params[key] for key in st.query_params}
+    if "selection" not in st.session_state:
+        st.session_state.selection = Selection.default()
+        st.session_state.started = False
+    if said and said != st.session_state.get("address"):
+        try:
+            st.session_state.selection = Selection.from_query(said)
+            st.session_state.started = True
+        except InputError as error:
+            st.session_state.complaint = f"This link can't be opened. {error}"
+            st.query_params.clear()
+            said = {}
+    if st.session_state.started:
+        address = selection().query()
+        if address != said:
+            st.query_params.from_dict(address)
+        st.session_state.address = address
+
+
+def selection() -> Selection:
+    found: Selection = st.session_state.selection
+    return found
+
+
+def choose(chosen: Selection) -> None:
+    """Look at something else; the address follows."""
+    st.session_state.selection = chosen
+    st.session_state.started = True
+    st.session_state.address = chosen.query()
+    st.query_params.from_dict(chosen.query())
+
+
+def dark() -> bool:
+    return st.context.theme.type == "dark"
+
+
+@st.cache_resource(show_spinner=False, max_entries=24)
+def _load(folder: str, changed_ns: int) -> Result:
+    return Result.load(folder)
+
+
+def load(folder: Path) -> Result:
+    """A Result folder, kept in memory until it changes on disk."""
+    document = folder / "run.json"
+    return _load(str(folder), document.stat().st_mtime_ns if document.is_file() else 0)
+
+
+@st.cache_resource(show_spinner=False, max_entries=24)
+def _prepare(text: str) -> Setup:
+    return prepare(Scenario.model_validate_json(text))
+
+
+def setup(scenario: Scenario) -> Setup:
+    """A scenario with its names resolved. Raises InputError."""
+    return _prepare(store().admit(scenario).model_dump_json())
+
+
+def step_error(scenario: Scenario) -> tuple[str, Band]:
+    """(tier, 90 % band) of a typical step."""
+    cost = setup(scenario).cost
+    return cost.tier(cost.typical()), cost.error_band(cost.typical())
