@@ -108,6 +108,8 @@ class Host(_Frozen):
     exposed_ns: NotNegative = 0.0
     exposed_per_gpu_ns: NotNegative = 0.0
     """more for each GPU of a tensor-parallel group, where a driver process feeds its workers"""
+    exposed_lockstep_ns: NotNegative = 0.0
+    """more where replicas share experts and so agree on every step"""
     exposed_per_sequence_ns: NotNegative = 0.0
     exposed_prefill_ns: NotNegative = 0.0
     overlapped_ns: NotNegative = 0.0

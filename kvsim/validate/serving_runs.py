@@ -111,7 +111,9 @@ class MeasuredRun:
         if not told.get("enable_expert_parallel"):
             raise InputError(f"{self.name}: {count} replicas without expert parallelism are {count} runs, not one")
         ep = scenario.tp * count
-        cost = Lockstep.over(count, setup.model, setup.device, setup.cost.host, tp=scenario.tp, ep=ep, dp=count)
+        host = setup.cost.host
+        host = replace(host, exposed_ns=host.exposed_ns + setup.engine.host.exposed_lockstep_ns)
+        cost = Lockstep.over(count, setup.model, setup.device, host, tp=scenario.tp, ep=ep, dp=count)
         one = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,
                           max_num_seqs=scenario.max_num_seqs,
                           max_num_batched_tokens=scenario.max_num_batched_tokens).require()  # fmt: skip
