@@ -7,6 +7,10 @@ import warnings
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("kvsim", deadline=None)  # a busy machine is no failure
+settings.load_profile("kvsim")
 
 SHARED = Path(os.environ.get("KVSIM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 

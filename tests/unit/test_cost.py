@@ -69,7 +69,8 @@ def test_no_step_beats_the_roofline(device: str, name: str) -> None:
         assert slack * floor <= cost.step(decoding(n, context, len(model.attention))) < 10 * floor + 20e6
     for tokens in (512, 8192):
         took = cost.step(StepShape(chunks=((tokens, 0),), sampled=1))
-        assert slack * compute_ns(tokens) <= took < 10 * compute_ns(tokens) + 100e6
+        # the upper bound is loose: four L40S reduce at 2.5 GB/s, the larger part of their prefill
+        assert slack * compute_ns(tokens) <= took < 15 * compute_ns(tokens) + 100e6
 
 
 def test_a_known_step() -> None:
