@@ -28,7 +28,7 @@ def overview(result: Result) -> RenderableType:
         Text(),
         _latency_table(summary),
         Text(),
-        *_memory(summary),
+        *_memory(summary, several=_gpus(result.run) > 1),
         *notes(result.run),
     )
 
@@ -48,16 +48,20 @@ def trace_name(run: Mapping[str, Any]) -> str:
 def heading(result: Result, policy: str | None = None) -> RenderableType:
     """What was run on what, and how far the numbers can be trusted."""
     where: Summary = result.run.get("provenance") or {}
-    scenario: Summary = result.run.get("scenario") or {}
-    gpus = scenario.get("tp", 1) * scenario.get("pp", 1) * scenario.get("replicas", 1)
     parts = [
-        f"[bold]{where.get('model')}[/] on [bold]{gpus} × {where.get('device')}[/]",
+        f"[bold]{where.get('model')}[/] on [bold]{_gpus(result.run)} × {where.get('device')}[/]",
         policy or policy_name(result.run),
         where.get("engine"),
         trace_name(result.run),
     ]
     lines = Text.from_markup(" · ".join(str(part) for part in parts if part))
     return Group(lines, _tier(where.get("tier")))
+
+
+def _gpus(run: Mapping[str, Any]) -> int:
+    """GPUs in all."""
+    scenario = run.get("scenario") or {}
+    return int(scenario.get("tp", 1) * scenario.get("pp", 1) * scenario.get("replicas", 1))
 
 
 def notes(run: Mapping[str, Any]) -> list[RenderableType]:
@@ -165,13 +169,15 @@ def latency_name(name: str) -> str:
     return name if name == "queue" else name.upper()
 
 
-def _memory(summary: Summary) -> list[RenderableType]:
+def _memory(summary: Summary, several: bool = False) -> list[RenderableType]:
     memory, cache, work = summary["memory"], summary["cache"], summary["computed_tokens"]
     size = memory["kv_capacity_bytes"]
     blocks = f" · {memory['kv_blocks']:,} blocks" if memory["kv_blocks"] else ""
     lines: list[RenderableType] = []
     if size:
-        lines.append(_line("KV cache", f"[bold]{format_bytes(size)}[/]{blocks} · {memory['kv_tokens']:,} tokens"))
+        gpu, replica = (" a GPU", " a replica") if several else ("", "")
+        holds = f" · {memory['kv_tokens']:,} tokens{replica}"
+        lines.append(_line("KV cache", f"[bold]{format_bytes(size)}[/]{gpu}{blocks}{holds}"))
     elif size == 0:
         lines.append(_line("KV cache", "none: every step computes the whole sequence again"))
     shares = memory["mean"]

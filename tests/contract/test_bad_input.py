@@ -104,6 +104,7 @@ def test_rates(simulate: Call, name: str, value: str) -> None:
         (["--policy", "pagd"], ["unknown policy", "did you mean paged"]),
         (["--engine", "vlm"], ["unknown engine"]),
         (["--scheduler", "chunky"], ["unknown scheduler", "did you mean chunked"]),
+        (["--replicas", "2", "--router", "robin"], ["unknown router", "did you mean round-robin"]),
         (["--layout", "pages"], ["unknown layout", "did you mean paged"]),
         (["--kv-dtype", "int3"], ["int3"]),
         (["--retention", "windw"], ["windw"]),
