@@ -46,10 +46,17 @@ def command(
 def launch(port: int, host: str, browser: bool) -> list[str]:
     """The command line of the server."""
     options = {
-        "server.address": host, "server.port": port, "server.headless": not browser,
-        "server.maxUploadSize": _UPLOAD_MB, "server.fileWatcherType": "none", "browser.gatherUsageStats": False,
-        "client.toolbarMode": "viewer", "client.showErrorDetails": "none",
-        "theme.light.primaryColor": "#0072B2", "theme.dark.primaryColor": "#56B4E9",
+        "server.address": host,
+        "server.port": port,
+        "server.headless": not browser,
+        "server.maxUploadSize": _UPLOAD_MB,
+        "server.fileWatcherType": "none",
+        "runner.magicEnabled": False,
+        "browser.gatherUsageStats": False,
+        "client.toolbarMode": "viewer",
+        "client.showErrorDetails": "none",
+        "theme.light.primaryColor": "#0072B2",
+        "theme.dark.primaryColor": "#56B4E9",
     }
     script = Path(__file__).with_name("main.py")
     flags = [f"--{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items()]

@@ -20,27 +20,34 @@ def compare(runs: Runs) -> str:
     if not known:
         return "No request was completed."
     if len(known) == 1:
-        (name, value), = known.items()
+        ((name, value),) = known.items()
         return f"With **{name}**, 99 % of requests see their first token within **{format_duration(value)}**."
     best, worst = min(known, key=lambda n: known[n]), max(known, key=lambda n: known[n])
     if known[worst] <= known[best] * 1.02:
         return f"All policies answer alike: 99 % of first tokens come within **{format_duration(known[best])}**."
-    return (f"**{best}** has the first token out within **{format_duration(known[best])}** for 99 % of requests; "
-            f"with **{worst}** it takes **{format_duration(known[worst])}**, {_times(known[worst] / known[best])} as long.")
+    return (
+        f"**{best}** has the first token out within **{format_duration(known[best])}** for 99 % of requests; "
+        f"with **{worst}** it takes **{format_duration(known[worst])}**, {_times(known[worst] / known[best])} as long."
+    )
 
 
 def anatomy(runs: Runs) -> str:
     """How much of the pool holds tokens, and what takes the rest."""
     shares = {name: result.summary["memory"]["mean"] for name, result in runs.items()}
-    wasted = {name: sum(mean[k] or 0.0 for k in ("reserved", "internal", "external")) for name, mean in shares.items()
-              if any(mean.values())}
+    wasted = {
+        name: sum(mean[k] or 0.0 for k in ("reserved", "internal", "external"))
+        for name, mean in shares.items()
+        if any(mean.values())
+    }
     if not wasted:
         return "None of these runs keeps a cache: there is no pool to divide."
     worst, best = max(wasted, key=lambda n: wasted[n]), min(wasted, key=lambda n: wasted[n])
     if len(wasted) == 1 or wasted[worst] - wasted[best] < 0.01:
         return f"**{_percent(wasted[worst])}** of the pool is allocated or cut off without holding a token."
-    return (f"**{worst}** keeps **{_percent(wasted[worst])}** of the pool allocated or cut off without a token in it; "
-            f"**{best}** {_percent(wasted[best])}.")
+    return (
+        f"**{worst}** keeps **{_percent(wasted[worst])}** of the pool allocated or cut off without a token in it; "
+        f"**{best}** {_percent(wasted[best])}."
+    )
 
 
 def memory_map(name: str, result: Result) -> str:
@@ -50,11 +57,15 @@ def memory_map(name: str, result: Result) -> str:
     broken = frame.filter(frame["external"] > 0)
     owners = len(set(pieces.owner.tolist()) - {-1})
     if broken.is_empty():
-        return (f"Under **{name}** no free byte is ever out of reach: any free block serves any request "
-                f"({owners:,} requests seen here).")
+        return (
+            f"Under **{name}** no free byte is ever out of reach: any free block serves any request "
+            f"({owners:,} requests seen here)."
+        )
     worst = broken.sort(broken["external"] / (broken["external"] + broken["free"]), descending=True)[0]
-    return (f"Under **{name}**, up to **{format_bytes(worst['external'].item())}** of free memory lies in holes outside "
-            f"the largest one: free, but of no use to a request that needs more than a hole.")
+    return (
+        f"Under **{name}**, up to **{format_bytes(worst['external'].item())}** of free memory lies in holes outside "
+        f"the largest one: free, but of no use to a request that needs more than a hole."
+    )
 
 
 def timeline(name: str, result: Result) -> str:
@@ -66,8 +77,10 @@ def timeline(name: str, result: Result) -> str:
     prefill = max((ttft or queue) - queue, 0.0)
     again = result.summary["cache"]["preemptions"]
     more = f" {again:,} preemptions made requests start over." if again else ""
-    return (f"Under **{name}** a mean request spends **{_percent(queue / e2e)}** of its {format_duration(e2e)} waiting, "
-            f"{_percent(prefill / e2e)} in prefill and {_percent(max(0.0, 1 - (queue + prefill) / e2e))} in decode.{more}")
+    return (
+        f"Under **{name}** a mean request spends **{_percent(queue / e2e)}** of its {format_duration(e2e)} waiting, "
+        f"{_percent(prefill / e2e)} in prefill and {_percent(max(0.0, 1 - (queue + prefill) / e2e))} in decode.{more}"
+    )
 
 
 def operations(name: str, result: Result) -> str:
@@ -78,9 +91,11 @@ def operations(name: str, result: Result) -> str:
     running = float(load.values["running"].max()) if load.values else 0.0
     rate = summary["throughput"]["output_tokens_per_s"] or 0.0
     peak = summary["memory"]["peak_used_share"]
-    return (f"Under **{name}** the engine gives out **{format_count(rate)} tokens/s**, with at most "
-            f"{running:,.0f} requests running and {waiting:,.0f} waiting"
-            + (f"; tokens fill at most {_percent(peak)} of the pool." if peak else "."))
+    return (
+        f"Under **{name}** the engine gives out **{format_count(rate)} tokens/s**, with at most "
+        f"{running:,.0f} requests running and {waiting:,.0f} waiting"
+        + (f"; tokens fill at most {_percent(peak)} of the pool." if peak else ".")
+    )
 
 
 def answer(found: list[Capacity], target: float, gpus: int, price: float) -> tuple[str, list[dict[str, Any]]]:
@@ -91,20 +106,27 @@ def answer(found: list[Capacity], target: float, gpus: int, price: float) -> tup
         cost = None
         if replicas and capacity.tokens_per_request:
             cost = replicas * gpus * price / 3600 / (target * capacity.tokens_per_request) * 1e6
-        rows.append({
-            "policy": capacity.policy, "GPUs": replicas * gpus if replicas else None,
-            "rate held": capacity.rate or None, "at least": capacity.beyond,
-            "headroom": replicas * capacity.rate / target - 1 if replicas else None,
-            "$/M output tokens": cost, "limited by": capacity.limit,
-        })
+        rows.append(
+            {
+                "policy": capacity.policy,
+                "GPUs": replicas * gpus if replicas else None,
+                "rate held": capacity.rate or None,
+                "at least": capacity.beyond,
+                "headroom": replicas * capacity.rate / target - 1 if replicas else None,
+                "$/M output tokens": cost,
+                "limited by": capacity.limit,
+            }
+        )
     rows.sort(key=lambda row: (row["GPUs"] is None, row["GPUs"] or 0, -(row["rate held"] or 0)))
     if not rows or rows[0]["GPUs"] is None:
         return "No policy here meets the objectives, not even at the lowest rate that was tried.", rows
     best = rows[0]
     gpu = "GPU" if best["GPUs"] == 1 else "GPUs"
     more = "more than " if best["at least"] else ""
-    return (f"**{best['GPUs']} {gpu}** with **{best['policy']}** serve {target:.3g} requests/s within the objectives: "
-            f"one replica holds {more}{best['rate held']:.3g}."), rows
+    return (
+        f"**{best['GPUs']} {gpu}** with **{best['policy']}** serve {target:.3g} requests/s within the objectives: "
+        f"one replica holds {more}{best['rate held']:.3g}."
+    ), rows
 
 
 def load_curve(found: list[Capacity]) -> str:

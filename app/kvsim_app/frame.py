@@ -15,8 +15,11 @@ from kvsim.result import Result
 from kvsim.units import format_duration
 from kvsim_app.session import selection, step_error
 
-_BADGES = {"measured": ("green", ":material/verified:"), "imported": ("blue", ":material/library_books:"),
-           "datasheet": ("orange", ":material/warning:")}
+_BADGES = {
+    "measured": ("green", ":material/verified:"),
+    "imported": ("blue", ":material/library_books:"),
+    "datasheet": ("orange", ":material/warning:"),
+}
 
 
 def header(title: str, finding: str) -> None:
@@ -54,8 +57,9 @@ def interval(band: Band) -> str:
 def _what(scenario: object) -> str:
     base = selection().base
     gpus = base.tp * base.pp * base.replicas
-    return f"**{base.model}** on **{gpus} × {base.device}** · {base.trace}" + (f", {base.duration}" if base.duration
-                                                                             else "")
+    return f"**{base.model}** on **{gpus} × {base.device}** · {base.trace}" + (
+        f", {base.duration}" if base.duration else ""
+    )
 
 
 def definitions(*names: str) -> str:
@@ -73,8 +77,16 @@ def show(chart: alt.Chart | alt.LayerChart | alt.VConcatChart, key: str, title: 
 def download(frame: pl.DataFrame, name: str) -> None:
     """The data behind the page, and how to come back to it."""
     left, right = st.columns([1, 4], vertical_alignment="center")
-    left.download_button("CSV", frame.write_csv().encode(), f"kvsim-{name}.csv", "text/csv", key=f"csv-{name}",
-                         icon=":material/download:", width="stretch", on_click="ignore")
+    left.download_button(
+        "CSV",
+        frame.write_csv().encode(),
+        f"kvsim-{name}.csv",
+        "text/csv",
+        key=f"csv-{name}",
+        icon=":material/download:",
+        width="stretch",
+        on_click="ignore",
+    )
     right.caption("The address of this page is its permalink: it holds the whole scenario.")
 
 

@@ -97,8 +97,9 @@ class Pool:
 
 def _start() -> subprocess.Popen[str]:
     # Not multiprocessing: under Streamlit `__main__` is the page, which a spawned child would run again.
-    return subprocess.Popen([sys.executable, "-m", "kvsim_app.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvsim_app.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def _talk(process: subprocess.Popen[str], job: Job) -> dict[str, str] | None:

@@ -42,7 +42,9 @@ def toy_pool(paged: bool, block: int, longest: int, now: int) -> tuple[list[tupl
                 for i in range(block):
                     will = token + i <= final
                     cells[held[number] * block + i] = (
-                        f"request {number + 1}", "reserved, will be filled" if will else "never filled")
+                        f"request {number + 1}",
+                        "reserved, will be filled" if will else "never filled",
+                    )
             cells[held[number] * block + (token - 1) % block] = (f"request {number + 1}", "holds a token")
     return cells, len(held)
 

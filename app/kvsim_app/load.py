@@ -74,7 +74,8 @@ def scenarios(base: Scenario, policies: Sequence[str]) -> dict[str, Scenario]:
         for scale in SCALES:
             cut = {"duration": f"{window * scale * base.rate_scale:g}s"} if window else {}
             found[f"{policy} × {scale:g}"] = base.replace(
-                policy=policy, rate_scale=base.rate_scale * scale, interval=False, **cut)
+                policy=policy, rate_scale=base.rate_scale * scale, interval=False, **cut
+            )
     return found
 
 
@@ -86,21 +87,30 @@ def points(runs: Mapping[str, Result], limits: Mapping[str, float], rate: float,
 def capacities(found: Sequence[Point], limits: Mapping[str, float]) -> list[Capacity]:
     """What each policy holds under `limits` ({"ttft_p99": s, "tpot_p99": s})."""
     policies = dict.fromkeys(point.policy for point in found)
-    return [_capacity(policy, sorted((p for p in found if p.policy == policy), key=lambda p: p.scale), limits)
-            for policy in policies]
+    return [
+        _capacity(policy, sorted((p for p in found if p.policy == policy), key=lambda p: p.scale), limits)
+        for policy in policies
+    ]
 
 
-def _point(
-    policy: str, scale: str, result: Result, limits: Mapping[str, float], rate: float, gpus: int
-) -> Point:
+def _point(policy: str, scale: str, result: Result, limits: Mapping[str, float], rate: float, gpus: int) -> Point:
     summary = result.summary
     latency, output = summary["latency_s"], summary["throughput"]["output_tokens_per_s"]
     limited = {name.split("_")[0]: limit for name, limit in limits.items()}
     return Point(
-        policy, float(scale), float(scale) * rate, latency["ttft"]["p50"], latency["ttft"]["p99"],
-        latency["itl"]["p99"], latency["tpot"]["p50"], latency["tpot"]["p99"],
-        goodput(result, limited)["requests_per_s"], output, output / gpus if output is not None else None,
-        float(result.requests["output_tokens"].mean() or 0.0), _was_full(result),  # type: ignore[arg-type]
+        policy,
+        float(scale),
+        float(scale) * rate,
+        latency["ttft"]["p50"],
+        latency["ttft"]["p99"],
+        latency["itl"]["p99"],
+        latency["tpot"]["p50"],
+        latency["tpot"]["p99"],
+        goodput(result, limited)["requests_per_s"],
+        output,
+        output / gpus if output is not None else None,
+        float(result.requests["output_tokens"].mean() or 0.0),
+        _was_full(result),  # type: ignore[arg-type]
     )
 
 

@@ -36,8 +36,10 @@ def main() -> None:
     st.set_page_config(page_title="kvsim", page_icon=":material/memory:", layout="wide")
     session.sync()
     groups = {
-        group: [st.Page(f"pages/{name}.py", title=title, icon=icon, default=name == "answer", url_path=name)
-                for name, title, icon in pages]
+        group: [
+            st.Page(f"pages/{name}.py", title=title, icon=icon, default=name == "answer", url_path=name)
+            for name, title, icon in pages
+        ]
         for group, pages in PAGES.items()
     }
     page = st.navigation(groups)

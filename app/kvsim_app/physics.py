@@ -23,8 +23,12 @@ def decode_shape(model: ModelSpec, sequences: int, context: int, chunk: int = 0)
     seen = tuple(min(context, g.window) if g.window else context for g in model.attention_groups)
     none = (0,) * len(seen)
     return StepShape(
-        decode=sequences, attended=tuple(length * sequences for length in seen), longest=seen, growing=none,
-        longest_grows=(False,) * len(seen), chunks=((chunk, 0),) if chunk else (),
+        decode=sequences,
+        attended=tuple(length * sequences for length in seen),
+        longest=seen,
+        growing=none,
+        longest_grows=(False,) * len(seen),
+        chunks=((chunk, 0),) if chunk else (),
         sampled=sequences + (1 if chunk else 0),
     )
 
@@ -34,8 +38,9 @@ def prefill_shape(tokens: int) -> StepShape:
     return StepShape(chunks=((tokens, 0),), sampled=1)
 
 
-def cached_and_uncached(cost: CostModel, model: ModelSpec, prompt: int, outputs: int, points: int = 48
-                        ) -> tuple[Float, Float, Float]:
+def cached_and_uncached(
+    cost: CostModel, model: ModelSpec, prompt: int, outputs: int, points: int = 48
+) -> tuple[Float, Float, Float]:
     """(tokens produced, seconds with a cache, seconds without): time until the n-th token of one request, alone.
 
     Steps are priced at `points` lengths and interpolated between them."""
@@ -64,8 +69,9 @@ class Dot:
     tier: str
 
 
-def roofline_dots(cost: CostModel, model: ModelSpec, shapes: dict[str, StepShape], weights: str, kv: str,
-                  tp: int) -> list[Dot]:
+def roofline_dots(
+    cost: CostModel, model: ModelSpec, shapes: dict[str, StepShape], weights: str, kv: str, tp: int
+) -> list[Dot]:
     """Linear layers and decode attention of each step: work from the model's shape, time from the cost model."""
     dots = []
     width = FORMATS[weights].bits / 8
@@ -86,10 +92,14 @@ def roofline_dots(cost: CostModel, model: ModelSpec, shapes: dict[str, StepShape
         if shape.chunks and "attention_prefill" in parts:
             tokens = shape.chunks[0][0]
             pairs = tokens * (tokens + 1) / 2
-            flops = sum(2.0 * g.heads_per_gpu(tp) * (g.head_dim + g.value_dim) * pairs * g.layers
-                        for g in model.attention_groups)
-            moved = sum((4.0 * g.heads_per_gpu(tp) * g.head_dim + 2 * g.kv_bytes_per_token(kv, tp)) * tokens * g.layers
-                        for g in model.attention_groups)
+            flops = sum(
+                2.0 * g.heads_per_gpu(tp) * (g.head_dim + g.value_dim) * pairs * g.layers
+                for g in model.attention_groups
+            )
+            moved = sum(
+                (4.0 * g.heads_per_gpu(tp) * g.head_dim + 2 * g.kv_bytes_per_token(kv, tp)) * tokens * g.layers
+                for g in model.attention_groups
+            )
             dots.append(_dot(name, "prefill attention", flops, moved, parts["attention_prefill"]))
     return dots
 
@@ -111,10 +121,12 @@ class Knot:
 def knots(device: DeviceProfile, family: str) -> tuple[str, list[Knot]]:
     """(what the axis is, measured points) of one family of curves, a few curves that differ most in size."""
     if family == "linear layers":
-        found = [Knot(f"{n}×{k} {table.dtype}", m, ratio, table.source)
-                 for table in device.curves.linear
-                 for (n, k), row in _spread(list(zip(table.shapes, table.ratio, strict=True)), 5)
-                 for m, ratio in zip(table.m, row, strict=True)]
+        found = [
+            Knot(f"{n}×{k} {table.dtype}", m, ratio, table.source)
+            for table in device.curves.linear
+            for (n, k), row in _spread(list(zip(table.shapes, table.ratio, strict=True)), 5)
+            for m, ratio in zip(table.m, row, strict=True)
+        ]
         return "rows m", found
     curves = device.curves.decode if family == "decode attention" else device.curves.prefill
     counted = "sequences" if family == "decode attention" else "tokens"
@@ -122,8 +134,11 @@ def knots(device: DeviceProfile, family: str) -> tuple[str, list[Knot]]:
     for curve in curves[:1]:
         rows = list(zip(curve.table.outer, curve.table.inner, curve.table.ratio, strict=True))
         for outer, inner, ratios in _spread(rows, 6):
-            found += [Knot(f"{outer:g} {counted}", at, ratio, curve.source)
-                      for at, ratio in zip(inner, ratios, strict=True) if at > 0]
+            found += [
+                Knot(f"{outer:g} {counted}", at, ratio, curve.source)
+                for at, ratio in zip(inner, ratios, strict=True)
+                if at > 0
+            ]
     return "attended tokens", found
 
 

@@ -49,8 +49,14 @@ def _wait(jobs: Mapping[str, Job], what: str) -> None:
     with place.container():
         left, right = st.columns([6, 1], vertical_alignment="bottom")
         bar = left.progress(0.0, f"{what} …")
-        right.button("Stop", icon=":material/stop:", on_click=pool().cancel, args=(list(jobs.values()),),
-                     width="stretch", key=f"stop-{what}")
+        right.button(
+            "Stop",
+            icon=":material/stop:",
+            on_click=pool().cancel,
+            args=(list(jobs.values()),),
+            width="stretch",
+            key=f"stop-{what}",
+        )
     while not all(job.ended for job in jobs.values()):
         share = sum(1.0 if job.ended else job.share for job in jobs.values()) / len(jobs)
         busy = ", ".join(name for name, job in jobs.items() if job.state == "running")
@@ -64,8 +70,12 @@ def one_of(runs: Mapping[str, Result], key: str) -> tuple[str, Result]:
     names = list(runs)
     name = names[0]
     if len(names) > 1:
-        name = st.segmented_control("Run", names, default=names[-1], key=f"{key}-run", label_visibility="collapsed",
-                                    required=True) or names[-1]
+        name = (
+            st.segmented_control(
+                "Run", names, default=names[-1], key=f"{key}-run", label_visibility="collapsed", required=True
+            )
+            or names[-1]
+        )
     return name, runs[name]
 
 
@@ -77,13 +87,19 @@ def welcome() -> None:
         "to memory, fragmentation and latency. Pick a question, or set up your own in the sidebar and press **Run**."
     )
     columns = st.columns(2)
-    for number, (name, preset) in enumerate(PRESETS.items()):
+    for number, (_name, preset) in enumerate(PRESETS.items()):
         with columns[number % 2].container(border=True, height="stretch"):
             st.subheader(preset.question, anchor=False)
             st.markdown(preset.about)
             st.caption(" · ".join(preset.policies))
-            st.button("Compare", key=f"start-{number}", type="primary" if number == 0 else "secondary",
-                      icon=":material/play_arrow:", on_click=choose, args=(preset.selection,))
+            st.button(
+                "Compare",
+                key=f"start-{number}",
+                type="primary" if number == 0 else "secondary",
+                icon=":material/play_arrow:",
+                on_click=choose,
+                args=(preset.selection,),
+            )
     st.markdown(
         "New to this? [How it works](how_it_works) teaches the KV cache from the start, and the "
         "[calculator](calculator) answers *how many tokens fit* at once."

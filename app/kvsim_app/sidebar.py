@@ -32,15 +32,26 @@ _OWN = "My own settings"
 def sidebar() -> None:
     """Draw the form; `Run` makes it the selection."""
     with st.sidebar:
-        st.selectbox("Preset", [_OWN, *PRESETS], key="preset", on_change=_take_preset,
-                     help="A starting point: traffic, model, device and policies together.")
+        st.selectbox(
+            "Preset",
+            [_OWN, *PRESETS],
+            key="preset",
+            on_change=_take_preset,
+            help="A starting point: traffic, model, device and policies together.",
+        )
         now = selection()
         # Another selection (a preset, a link) is another form: its fields start from there.
         mark = f"{hash(now) & 0xFFFFFF:06x}"
         with st.form(f"scenario-{mark}", border=False):
             values = _main_fields(now, mark)
-            policies = st.multiselect("Policies", POLICIES.names(), list(now.policies), max_selections=MOST,
-                                      key=f"policies-{mark}", help=_policy_help())
+            policies = st.multiselect(
+                "Policies",
+                POLICIES.names(),
+                list(now.policies),
+                max_selections=MOST,
+                key=f"policies-{mark}",
+                help=_policy_help(),
+            )
             folders = _picker(now, mark)
             with st.expander("All settings"):
                 values |= _other_fields(now, mark)
@@ -76,23 +87,39 @@ def _main_fields(now: Selection, mark: str) -> dict[str, Any]:
     traffic = ["sample", *(f"synth:{name}" for name in TRAFFIC), *store().uploads()]
     help_of = {name: field.description for name, field in fields().items()}
     values: dict[str, Any] = {
-        "trace": st.selectbox("Traffic", *_options(traffic, base.trace), key=f"trace-{mark}", format_func=_traffic_name,
-                              help="The bundled hour of chat, made-up traffic with published statistics, or your own "
-                                   "from the Trace explorer."),
+        "trace": st.selectbox(
+            "Traffic",
+            *_options(traffic, base.trace),
+            key=f"trace-{mark}",
+            format_func=_traffic_name,
+            help="The bundled hour of chat, made-up traffic with published statistics, or your own "
+            "from the Trace explorer.",
+        ),
     }
     left, right = st.columns(2)
     with left:
-        values["duration"] = st.text_input("Duration", base.duration or "", key=f"duration-{mark}",
-                                           placeholder="all of it", help=help_of["duration"])
+        values["duration"] = st.text_input(
+            "Duration", base.duration or "", key=f"duration-{mark}", placeholder="all of it", help=help_of["duration"]
+        )
     with right:
-        values["rate_scale"] = st.number_input("Rate ×", 0.01, 1000.0, float(base.rate_scale), 0.25, "%.2f",
-                                               key=f"rate_scale-{mark}", help=help_of["rate_scale"])
-    values["model"] = st.selectbox("Model", *_options(model_names(), base.model), key=f"model-{mark}",
-                                   help=help_of["model"])
+        values["rate_scale"] = st.number_input(
+            "Rate ×",
+            0.01,
+            1000.0,
+            float(base.rate_scale),
+            0.25,
+            "%.2f",
+            key=f"rate_scale-{mark}",
+            help=help_of["rate_scale"],
+        )
+    values["model"] = st.selectbox(
+        "Model", *_options(model_names(), base.model), key=f"model-{mark}", help=help_of["model"]
+    )
     left, right = st.columns([2, 1])
     with left:
-        values["device"] = st.selectbox("Device", *_options(catalogue(), base.device), key=f"device-{mark}",
-                                        help=help_of["device"])
+        values["device"] = st.selectbox(
+            "Device", *_options(catalogue(), base.device), key=f"device-{mark}", help=help_of["device"]
+        )
     with right:
         values["tp"] = st.number_input("GPUs", 1, 64, base.tp, key=f"tp-{mark}", help=help_of["tp"])
     return values
@@ -103,7 +130,11 @@ def _picker(now: Selection, mark: str) -> list[str]:
     found = store().runs()
     known = [*found, *(name for name in now.folders if name not in found)]
     return st.multiselect(
-        "Recorded runs", known, list(now.folders), max_selections=MOST, key=f"folders-{mark}",
+        "Recorded runs",
+        known,
+        list(now.folders),
+        max_selections=MOST,
+        key=f"folders-{mark}",
         placeholder="none" if known else "no folder yet",
         help=f"Result folders in {store().root}: written by `kvsim simulate --out` or `kvsim measure`.",
     )
@@ -125,11 +156,22 @@ def _other_fields(now: Selection, mark: str) -> dict[str, Any]:
             values[name] = st.checkbox(label, value, key=key, help=field.description)
         elif name in _CHOICES:
             options = _CHOICES[name]
-            values[name] = st.selectbox(label, options, options.index(value) if value in options else None, key=key,
-                                        placeholder=extra["default"] or "the policy's", help=field.description)
+            values[name] = st.selectbox(
+                label,
+                options,
+                options.index(value) if value in options else None,
+                key=key,
+                placeholder=extra["default"] or "the policy's",
+                help=field.description,
+            )
         else:
-            values[name] = st.text_input(label, "" if value is None else str(value), key=key,
-                                         placeholder=extra["default"] or "", help=field.description)
+            values[name] = st.text_input(
+                label,
+                "" if value is None else str(value),
+                key=key,
+                placeholder=extra["default"] or "",
+                help=field.description,
+            )
     return values
 
 

@@ -91,8 +91,10 @@ class Store:
             return scenario.replace(trace=str(path))
         # `synth:chat?prompt=trace:FILE` would read a file too
         if not _GENERATED.fullmatch(scenario.trace) or "trace:" in scenario.trace:
-            raise InputError(f"trace {scenario.trace!r} can't be opened here: the app takes sample, synth:PRESET and "
-                             "traces uploaded on the Trace explorer page")
+            raise InputError(
+                f"trace {scenario.trace!r} can't be opened here: the app takes sample, synth:PRESET and "
+                "traces uploaded on the Trace explorer page"
+            )
         return scenario
 
     def place(self, scenario: Scenario) -> Path:

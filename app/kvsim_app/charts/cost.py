@@ -20,21 +20,44 @@ def roofline(facts: Facts, dtype: str, dots: Sequence[Dot]) -> alt.LayerChart:
     high = max([ridge * 10, *(dot.intensity * 2 for dot in dots)])
     x = np.array([low, ridge, high])
     roof = records(x=x, y=np.minimum(x * facts.bandwidth, facts.peak_flops(dtype)))
-    line = alt.Chart(roof, height=HEIGHT + 40).mark_line(color=GREY, strokeWidth=3).encode(
-        x=alt.X("x:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="FLOP a byte", format="~s")),
-        y=alt.Y("y:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title="FLOP/s", format="~s")),
+    line = (
+        alt.Chart(roof, height=HEIGHT + 40)
+        .mark_line(color=GREY, strokeWidth=3)
+        .encode(
+            x=alt.X("x:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="FLOP a byte", format="~s")),
+            y=alt.Y("y:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title="FLOP/s", format="~s")),
+        )
     )
     parts = list(dict.fromkeys(dot.part for dot in dots))
-    marks = alt.Chart(records(
-        x=[d.intensity for d in dots], y=[d.flops for d in dots], part=[d.part for d in dots],
-        step=[d.step for d in dots], share=[d.flops / min(d.intensity * facts.bandwidth, facts.peak_flops(dtype))
-                                            for d in dots], tier=[d.tier for d in dots],
-    )).mark_point(filled=True, size=110, opacity=0.9).encode(
-        x="x:Q", y="y:Q", color=palette(parts, "part"),
-        shape=alt.Shape("step:N", sort=list(dict.fromkeys(d.step for d in dots)),
-                        legend=alt.Legend(title=None, orient="top", columns=3, labelLimit=260)),
-        tooltip=["step:N", "part:N", alt.Tooltip("share:Q", format=".0%", title="of the roof"), "tier:N",
-                 alt.Tooltip("y:Q", format=".3~s", title="FLOP/s")],
+    marks = (
+        alt.Chart(
+            records(
+                x=[d.intensity for d in dots],
+                y=[d.flops for d in dots],
+                part=[d.part for d in dots],
+                step=[d.step for d in dots],
+                share=[d.flops / min(d.intensity * facts.bandwidth, facts.peak_flops(dtype)) for d in dots],
+                tier=[d.tier for d in dots],
+            )
+        )
+        .mark_point(filled=True, size=110, opacity=0.9)
+        .encode(
+            x="x:Q",
+            y="y:Q",
+            color=palette(parts, "part"),
+            shape=alt.Shape(
+                "step:N",
+                sort=list(dict.fromkeys(d.step for d in dots)),
+                legend=alt.Legend(title=None, orient="top", columns=3, labelLimit=260),
+            ),
+            tooltip=[
+                "step:N",
+                "part:N",
+                alt.Tooltip("share:Q", format=".0%", title="of the roof"),
+                "tier:N",
+                alt.Tooltip("y:Q", format=".3~s", title="FLOP/s"),
+            ],
+        )
     )
     return alt.layer(line, marks)
 
@@ -42,29 +65,52 @@ def roofline(facts: Facts, dtype: str, dots: Sequence[Dot]) -> alt.LayerChart:
 def parts(steps: Mapping[str, Mapping[str, PartCost]]) -> alt.Chart:
     """Time of each step by part, a bar a step."""
     names = list(dict.fromkeys(part for found in steps.values() for part in found))
-    rows = [(step, part.replace("_", " "), order, cost.ns / 1e9, cost.error_p95, cost.tier)
-            for step, found in steps.items()
-            for order, (part, cost) in enumerate((n, found[n]) for n in names if n in found)]
+    rows = [
+        (step, part.replace("_", " "), order, cost.ns / 1e9, cost.error_p95, cost.tier)
+        for step, found in steps.items()
+        for order, (part, cost) in enumerate((n, found[n]) for n in names if n in found)
+    ]
     step, part, order, seconds, error, tier = zip(*rows, strict=True)
     source = records(step=step, part=part, order=order, seconds=np.array(seconds), error=np.array(error), tier=tier)
-    return alt.Chart(source, height=40 * len(steps) + 40).mark_bar(height=24, opacity=0.9).encode(
-        x=alt.X("seconds:Q", stack="zero", axis=seconds_axis("time of a step")),
-        y=alt.Y("step:N", sort=list(steps), title=None, axis=alt.Axis(labelLimit=240)),
-        color=palette([name.replace("_", " ") for name in names], "part"), order="order:Q",
-        tooltip=["step:N", "part:N", alt.Tooltip("seconds:Q", format=".3~e"), "tier:N",
-                 alt.Tooltip("error:Q", format=".0%", title="95 % of errors within")],
+    return (
+        alt.Chart(source, height=40 * len(steps) + 110)
+        .mark_bar(height=24, opacity=0.9)
+        .encode(
+            x=alt.X("seconds:Q", stack="zero", axis=seconds_axis("time of a step")),
+            y=alt.Y("step:N", sort=list(steps), title=None, axis=alt.Axis(labelLimit=240)),
+            color=palette([name.replace("_", " ") for name in names], "part"),
+            order="order:Q",
+            tooltip=[
+                "step:N",
+                "part:N",
+                alt.Tooltip("seconds:Q", format=".3~e"),
+                "tier:N",
+                alt.Tooltip("error:Q", format=".0%", title="95 % of errors within"),
+            ],
+        )
     )
 
 
 def ratios(axis: str, points: Sequence[Knot]) -> alt.LayerChart:
     """Measured time over the physical form's: 1 is what the form alone would say."""
     curves = list(dict.fromkeys(point.curve for point in points))
-    source = records(curve=[p.curve for p in points], at=[p.at for p in points],
-                     ratio=np.array([p.ratio for p in points]), source=[p.source for p in points])
-    lines = alt.Chart(source, height=HEIGHT).mark_line(point=True, strokeWidth=1.5).encode(
-        x=alt.X("at:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title=axis, format="~s")),
-        y=alt.Y("ratio:Q", axis=alt.Axis(title="measured ÷ physical form", format="~g"), scale=alt.Scale(zero=False)),
-        color=palette(curves, "curve"), tooltip=["curve:N", "at:Q", alt.Tooltip("ratio:Q", format=".3f"), "source:N"],
+    source = records(
+        curve=[p.curve for p in points],
+        at=[p.at for p in points],
+        ratio=np.array([p.ratio for p in points]),
+        source=[p.source for p in points],
+    )
+    lines = (
+        alt.Chart(source, height=HEIGHT)
+        .mark_line(point=True, strokeWidth=1.5)
+        .encode(
+            x=alt.X("at:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title=axis, format="~s")),
+            y=alt.Y(
+                "ratio:Q", axis=alt.Axis(title="measured ÷ physical form", format="~g"), scale=alt.Scale(zero=False)
+            ),
+            color=palette(curves, "curve"),
+            tooltip=["curve:N", "at:Q", alt.Tooltip("ratio:Q", format=".3f"), "source:N"],
+        )
     )
     one = alt.Chart(records(y=[1.0])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="y:Q")
     return alt.layer(one, lines)

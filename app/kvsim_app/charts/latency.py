@@ -17,16 +17,27 @@ Runs = Mapping[str, Result]
 def cdf(runs: Runs, metric: str) -> alt.Chart:
     """Share of requests (ITL: of gaps) that took at most so long, on a logarithmic axis."""
     curves = {name: data.cdf(result, metric) for name, result in runs.items()}
-    points = [(name, value, share) for name, curve in curves.items()
-              for value, share in zip(curve.value, curve.share, strict=True) if value > 0]
+    points = [
+        (name, value, share)
+        for name, curve in curves.items()
+        for value, share in zip(curve.value, curve.share, strict=True)
+        if value > 0
+    ]
     names, values, shares = zip(*points, strict=True) if points else ((), (), ())
     source = records(run=names, value=np.array(values, float), share=np.array(shares, float))
-    return alt.Chart(source, height=HEIGHT).mark_line(interpolate="step-after", strokeWidth=2).encode(
-        x=alt.X("value:Q", scale=alt.Scale(type="log", nice=False), axis=seconds_axis(metric.upper())),
-        y=alt.Y("share:Q", axis=alt.Axis(format="%", title="share at most"), scale=alt.Scale(domain=[0, 1])),
-        color=series(runs),
-        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("value:Q", title="seconds", format=".4~g"),
-                 alt.Tooltip("share:Q", format=".1%")],
+    return (
+        alt.Chart(source, height=HEIGHT)
+        .mark_line(interpolate="step-after", strokeWidth=2)
+        .encode(
+            x=alt.X("value:Q", scale=alt.Scale(type="log", nice=False), axis=seconds_axis(metric.upper())),
+            y=alt.Y("share:Q", axis=alt.Axis(format="%", title="share at most"), scale=alt.Scale(domain=[0, 1])),
+            color=series(runs),
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("value:Q", title="seconds", format=".4~g"),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
+        )
     )
 
 
@@ -35,13 +46,21 @@ def changes(names: list[str], ratios: list[float], better: list[bool], before: s
     words = ["better" if good else "worse" for good in better]
     source = records(metric=names, ratio=np.array(ratios, float), kind=words, from_=np.ones(len(names)))
     order = alt.Y("metric:N", sort=names, title=None, axis=alt.Axis(labelLimit=200))
-    scale = alt.X("ratio:Q", scale=alt.Scale(type="log"),
-                  axis=alt.Axis(title=f"{after} ÷ {before}", format="~g", labelExpr="datum.label + ' ×'"))
-    base = alt.Chart(source, height=26 * max(len(names), 3))
+    scale = alt.X(
+        "ratio:Q",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(title=f"{after} ÷ {before}", format="~g", labelExpr="datum.label + ' ×'"),
+    )
+    base = alt.Chart(source, height=26 * max(len(names), 3) + 90)
     bars = base.mark_rule(strokeWidth=8, opacity=0.85).encode(
-        x=scale, x2="from_:Q", y=order,
-        color=alt.Color("kind:N", legend=alt.Legend(title=None, orient="top"),
-                        scale=alt.Scale(domain=["better", "worse"], range=[SERIES[0], BAD])),
+        x=scale,
+        x2="from_:Q",
+        y=order,
+        color=alt.Color(
+            "kind:N",
+            legend=alt.Legend(title=None, orient="top"),
+            scale=alt.Scale(domain=["better", "worse"], range=[SERIES[0], BAD]),
+        ),
         tooltip=["metric:N", alt.Tooltip("ratio:Q", format=".3~g", title="ratio")],
     )
     rule = alt.Chart(records(x=[1.0])).mark_rule(strokeDash=[3, 3], opacity=0.6, color="#8A8F98").encode(x="x:Q")

@@ -11,31 +11,47 @@ from kvsim_app.charts.style import BAD, HEIGHT, records, seconds_axis, series
 from kvsim_app.load import Point
 
 
-def curve(points: Sequence[Point], metric: str, title: str, limit: float | None = None,
-          knees: dict[str, float] | None = None) -> alt.LayerChart:
+def curve(
+    points: Sequence[Point], metric: str, title: str, limit: float | None = None, knees: dict[str, float] | None = None
+) -> alt.LayerChart:
     """One metric against the rate, a line a policy, the objective as a dashed line, a mark where the rate is held."""
     names = list(dict.fromkeys(point.policy for point in points))
     known = [(p.policy, p.rate, getattr(p, metric)) for p in points if getattr(p, metric) is not None]
     policy, rate, value = zip(*known, strict=True) if known else ((), (), ())
     source = records(run=policy, rate=np.array(rate, float), value=np.array(value, float))
     seconds = metric != "goodput"
-    y = alt.Y("value:Q", axis=seconds_axis(title) if seconds else alt.Axis(title=title, format="~g"),
-              scale=alt.Scale(type="log") if seconds else alt.Scale(zero=True))
-    lines = alt.Chart(source, height=HEIGHT).mark_line(point=True, strokeWidth=2).encode(
-        x=alt.X("rate:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="requests a second", format="~g")),
-        y=y, color=series(names),
-        tooltip=["run:N", alt.Tooltip("rate:Q", format=".3~g", title="requests/s"),
-                 alt.Tooltip("value:Q", format=".4~g", title=title)],
+    y = alt.Y(
+        "value:Q",
+        axis=seconds_axis(title) if seconds else alt.Axis(title=title, format="~g"),
+        scale=alt.Scale(type="log") if seconds else alt.Scale(zero=True),
+    )
+    lines = (
+        alt.Chart(source, height=HEIGHT)
+        .mark_line(point=True, strokeWidth=2)
+        .encode(
+            x=alt.X(
+                "rate:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="requests a second", format="~g")
+            ),
+            y=y,
+            color=series(names),
+            tooltip=[
+                "run:N",
+                alt.Tooltip("rate:Q", format=".3~g", title="requests/s"),
+                alt.Tooltip("value:Q", format=".4~g", title=title),
+            ],
+        )
     )
     layers: list[alt.Chart] = [lines]
     if limit is not None:
-        layers.append(alt.Chart(records(y=[limit])).mark_rule(color=BAD, strokeDash=[6, 4], strokeWidth=1.5)
-                      .encode(y="y:Q"))
+        layers.append(
+            alt.Chart(records(y=[limit])).mark_rule(color=BAD, strokeDash=[6, 4], strokeWidth=1.5).encode(y="y:Q")
+        )
     held = {name: rate for name, rate in (knees or {}).items() if rate > 0}
     if held:
         marks = records(run=list(held), rate=list(held.values()))
-        layers.append(alt.Chart(marks).mark_rule(strokeDash=[2, 3], strokeWidth=1.5)
-                      .encode(x="rate:Q", color=series(names)))
+        layers.append(
+            alt.Chart(marks).mark_rule(strokeDash=[2, 3], strokeWidth=1.5).encode(x="rate:Q", color=series(names))
+        )
     return alt.layer(*layers)
 
 
@@ -44,18 +60,31 @@ def pareto(points: Sequence[Point]) -> alt.Chart:
     names = list(dict.fromkeys(point.policy for point in points))
     known = [p for p in points if p.per_user is not None and p.per_gpu is not None]
     source = records(
-        run=[p.policy for p in known], rate=np.array([p.rate for p in known], float),
-        scale=[p.scale for p in known], user=np.array([p.per_user for p in known], float),
+        run=[p.policy for p in known],
+        rate=np.array([p.rate for p in known], float),
+        scale=[p.scale for p in known],
+        user=np.array([p.per_user for p in known], float),
         gpu=np.array([p.per_gpu for p in known], float),
     )
     pick = alt.selection_point(name="point", fields=["run", "scale"], on="click")
-    return alt.Chart(source, height=420).mark_line(
-        point=alt.OverlayMarkDef(size=110, filled=True), strokeWidth=1.5, strokeOpacity=0.6).encode(
-        x=alt.X("user:Q", axis=alt.Axis(title="output tokens/s of a user (1 ÷ median TPOT)", format="~g"),
-                scale=alt.Scale(zero=False)),
-        y=alt.Y("gpu:Q", axis=alt.Axis(title="output tokens/s of a GPU", format="~g"), scale=alt.Scale(zero=True)),
-        color=series(names), order="rate:Q",
-        tooltip=["run:N", alt.Tooltip("rate:Q", format=".3~g", title="requests/s"),
-                 alt.Tooltip("user:Q", format=".3~g", title="tokens/s of a user"),
-                 alt.Tooltip("gpu:Q", format=".4~g", title="tokens/s of a GPU")],
-    ).add_params(pick)
+    return (
+        alt.Chart(source, height=420)
+        .mark_line(point=alt.OverlayMarkDef(size=110, filled=True), strokeWidth=1.5, strokeOpacity=0.6)
+        .encode(
+            x=alt.X(
+                "user:Q",
+                axis=alt.Axis(title="output tokens/s of a user (1 ÷ median TPOT)", format="~g"),
+                scale=alt.Scale(zero=False),
+            ),
+            y=alt.Y("gpu:Q", axis=alt.Axis(title="output tokens/s of a GPU", format="~g"), scale=alt.Scale(zero=True)),
+            color=series(names),
+            order="rate:Q",
+            tooltip=[
+                "run:N",
+                alt.Tooltip("rate:Q", format=".3~g", title="requests/s"),
+                alt.Tooltip("user:Q", format=".3~g", title="tokens/s of a user"),
+                alt.Tooltip("gpu:Q", format=".4~g", title="tokens/s of a GPU"),
+            ],
+        )
+        .add_params(pick)
+    )

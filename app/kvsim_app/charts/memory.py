@@ -13,7 +13,7 @@ from kvsim.report import data
 from kvsim.report.palette import MEMORY, SERIES
 from kvsim.result import Result
 from kvsim.units import format_bytes
-from kvsim_app.charts.style import BYTES, GREY, HEIGHT, categories, palette, records, seconds_axis
+from kvsim_app.charts.style import BYTES, GREY, HEIGHT, categories, clock, palette, records
 
 Runs = Mapping[str, Result]
 Float = NDArray[np.float64]
@@ -32,31 +32,54 @@ def over_time(result: Result) -> alt.Chart | None:
     shown = [name for name in MEMORY if found.values[name].any()]
     n = len(found.time) - 1
     source = records(
-        t=np.tile(found.time[:-1], len(shown)), category=np.repeat(shown, n), order=np.repeat(np.arange(len(shown)), n),
+        t=np.tile(found.time[:-1], len(shown)),
+        category=np.repeat(shown, n),
+        order=np.repeat(np.arange(len(shown)), n),
         share=np.concatenate([found.values[name] for name in shown]),
     )
-    return alt.Chart(source, height=HEIGHT).mark_area(interpolate="step-after", opacity=0.9).encode(
-        x=alt.X("t:Q", axis=seconds_axis("time"), scale=alt.Scale(nice=False)),
-        y=alt.Y("share:Q", stack="zero", axis=alt.Axis(format="%", title="of the KV pool"),
-                scale=alt.Scale(domain=[0, 1])),
-        color=categories(shown), order=alt.Order("order:Q"),
-        tooltip=["category:N", alt.Tooltip("share:Q", format=".2%"), alt.Tooltip("t:Q", title="s", format=".1f")],
+    return (
+        alt.Chart(source, height=HEIGHT)
+        .mark_area(interpolate="step-after", opacity=0.9)
+        .encode(
+            x=alt.X("t:Q", axis=clock("time", float(found.time[-1])), scale=alt.Scale(nice=False)),
+            y=alt.Y(
+                "share:Q",
+                stack="zero",
+                axis=alt.Axis(format="%", title="of the KV pool"),
+                scale=alt.Scale(domain=[0, 1]),
+            ),
+            color=categories(shown),
+            order=alt.Order("order:Q"),
+            tooltip=["category:N", alt.Tooltip("share:Q", format=".2%"), alt.Tooltip("t:Q", title="s", format=".1f")],
+        )
     )
 
 
 def bars(runs: Runs) -> alt.Chart:
     """Mean shares of the pool, a bar a run."""
-    rows = [(name, category, place, share or 0.0) for name, result in runs.items()
-            for place, (category, share) in enumerate(result.summary["memory"]["mean"].items())]
+    rows = [
+        (name, category, place, share or 0.0)
+        for name, result in runs.items()
+        for place, (category, share) in enumerate(result.summary["memory"]["mean"].items())
+    ]
     names, kinds, places, shares = zip(*rows, strict=True)
     shown = [name for name in MEMORY if any(k == name and s > 0 for _, k, _, s in rows)] or list(MEMORY)
     source = records(run=names, category=kinds, order=places, share=np.array(shares))
-    return alt.Chart(source, height=44 * len(runs) + 20).mark_bar(height=28, opacity=0.9).encode(
-        x=alt.X("share:Q", stack="zero", axis=alt.Axis(format="%", title="of the KV pool, mean over time"),
-                scale=alt.Scale(domain=[0, 1])),
-        y=alt.Y("run:N", sort=list(runs), title=None, axis=alt.Axis(labelLimit=200)),
-        color=categories(shown), order=alt.Order("order:Q"),
-        tooltip=["run:N", "category:N", alt.Tooltip("share:Q", format=".2%")],
+    return (
+        alt.Chart(source, height=44 * len(runs) + 90)
+        .mark_bar(height=28, opacity=0.9)
+        .encode(
+            x=alt.X(
+                "share:Q",
+                stack="zero",
+                axis=alt.Axis(format="%", title="of the KV pool, mean over time"),
+                scale=alt.Scale(domain=[0, 1]),
+            ),
+            y=alt.Y("run:N", sort=list(runs), title=None, axis=alt.Axis(labelLimit=200)),
+            color=categories(shown),
+            order=alt.Order("order:Q"),
+            tooltip=["run:N", "category:N", alt.Tooltip("share:Q", format=".2%")],
+        )
     )
 
 
@@ -70,11 +93,18 @@ def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
         rows += [(run, name, place, size, format_bytes(size)) for place, (name, size) in enumerate(parts.items())]
     run, part, order, size, text = zip(*rows, strict=True)
     source = records(run=run, part=part, order=order, bytes=size, size=text)
-    return alt.Chart(source, height=44 * len(plans) + 20).mark_bar(height=28, opacity=0.9).encode(
-        x=alt.X("bytes:Q", stack="zero", scale=alt.Scale(nice=False),
-                axis=alt.Axis(labelExpr=BYTES, title="of one GPU")),
-        y=alt.Y("run:N", sort=list(plans), title=None, axis=alt.Axis(labelLimit=200)),
-        color=palette(names, "part"), order=alt.Order("order:Q"), tooltip=["run:N", "part:N", "size:N"],
+    return (
+        alt.Chart(source, height=44 * len(plans) + 90)
+        .mark_bar(height=28, opacity=0.9)
+        .encode(
+            x=alt.X(
+                "bytes:Q", stack="zero", scale=alt.Scale(nice=False), axis=alt.Axis(labelExpr=BYTES, title="of one GPU")
+            ),
+            y=alt.Y("run:N", sort=list(plans), title=None, axis=alt.Axis(labelLimit=200)),
+            color=palette(names, "part"),
+            order=alt.Order("order:Q"),
+            tooltip=["run:N", "part:N", "size:N"],
+        )
     )
 
 
@@ -86,18 +116,39 @@ def address_map(result: Result, at_s: float | None = None) -> alt.LayerChart | N
     begin, until, start, end, owner = pieces.begin, pieces.until, pieces.start, pieces.end, pieces.owner
     if len(owner) > EXACT:
         begin, until, start, end, owner = _raster(pieces)
-    source = records(t=begin, t2=until, a=start, a2=end, request=owner, colour=_colour(owner),
-                     size=[format_bytes(x) for x in (end - start)])
-    top = float(end.max())
-    chart = alt.Chart(source, height=420).mark_rect(opacity=0.9, clip=True).encode(
-        x=alt.X("t:Q", axis=seconds_axis("time"), scale=alt.Scale(nice=False)), x2="t2:Q",
-        y=alt.Y("a:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(labelExpr=BYTES, title="address")),
-        y2="a2:Q", color=_owner_scale(),
-        tooltip=[alt.Tooltip("request:Q", title="request (−1: idle prefix)"), alt.Tooltip("size:N"),
-                 alt.Tooltip("t:Q", title="s", format=".1f")],
+    source = records(
+        t=begin,
+        t2=until,
+        a=start,
+        a2=end,
+        request=owner,
+        colour=_colour(owner),
+        size=[format_bytes(x) for x in (end - start)],
     )
-    line = alt.Chart(records(t=[at_s if at_s is not None else float(begin.min())])).mark_rule(
-        color=GREY, strokeWidth=2, strokeDash=[4, 3]).encode(x="t:Q")
+    top = float(end.max())
+    chart = (
+        alt.Chart(source, height=420)
+        .mark_rect(opacity=0.9, clip=True)
+        .encode(
+            x=alt.X("t:Q", axis=clock("time", float(until.max())), scale=alt.Scale(nice=False)),
+            x2="t2:Q",
+            y=alt.Y(
+                "a:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(labelExpr=BYTES, title="address")
+            ),
+            y2="a2:Q",
+            color=_owner_scale(),
+            tooltip=[
+                alt.Tooltip("request:Q", title="request (−1: idle prefix)"),
+                alt.Tooltip("size:N"),
+                alt.Tooltip("t:Q", title="s", format=".1f"),
+            ],
+        )
+    )
+    line = (
+        alt.Chart(records(t=[at_s if at_s is not None else float(begin.min())]))
+        .mark_rule(color=GREY, strokeWidth=2, strokeDash=[4, 3])
+        .encode(x="t:Q")
+    )
     return alt.layer(chart, line)
 
 
@@ -114,12 +165,22 @@ def block_grid(result: Result, at_s: float, columns: int = 64, rows: int = 24) -
     size = float(pieces.end.max()) / cells
     owner = _owners(pieces.start[here], pieces.end[here], pieces.owner[here], cells, size)
     place = np.arange(cells)
-    source = records(x=place % columns, y=place // columns, request=owner, colour=_colour(owner, -2),
-                     who=[{-2: "free", -1: "idle prefix blocks"}.get(o, f"request {o}") for o in owner.tolist()])
-    return alt.Chart(source, height=16 * rows).mark_rect(stroke=GREY, strokeWidth=0.4, strokeOpacity=0.5).encode(
-        x=alt.X("x:O", axis=None, scale=alt.Scale(paddingInner=0.12)),
-        y=alt.Y("y:O", axis=None, scale=alt.Scale(paddingInner=0.12)),
-        color=_owner_scale(), tooltip=[alt.Tooltip("who:N", title=" ")],
+    source = records(
+        x=place % columns,
+        y=place // columns,
+        request=owner,
+        colour=_colour(owner, -2),
+        who=[{-2: "free", -1: "idle prefix blocks"}.get(o, f"request {o}") for o in owner.tolist()],
+    )
+    return (
+        alt.Chart(source, height=16 * rows)
+        .mark_rect(stroke=GREY, strokeWidth=0.4, strokeOpacity=0.5)
+        .encode(
+            x=alt.X("x:O", axis=None, scale=alt.Scale(paddingInner=0.12)),
+            y=alt.Y("y:O", axis=None, scale=alt.Scale(paddingInner=0.12)),
+            color=_owner_scale(),
+            tooltip=[alt.Tooltip("who:N", title=" ")],
+        )
     )
 
 
@@ -143,8 +204,11 @@ def _raster(pieces: data.MemoryMap, cells: int = 128) -> tuple[Float, Float, Flo
         here = pieces.begin == t
         owners = _owners(pieces.start[here], pieces.end[here], pieces.owner[here], cells, size)
         edges = np.concatenate([[0], np.flatnonzero(np.diff(owners)) + 1, [cells]])
-        out += [(t, t2, low * size, high * size, int(owners[low]))
-                for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True) if owners[low] != -2]
+        out += [
+            (t, t2, low * size, high * size, int(owners[low]))
+            for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+            if owners[low] != -2
+        ]
     columns = np.array(out, float).reshape(-1, 5)
     begin, until, start, end = columns[:, :4].T
     return begin, until, start, end, columns[:, 4].astype(np.int64)
@@ -159,5 +223,8 @@ def _colour(owner: NDArray[np.int64], free: int | None = None) -> list[str]:
 
 def _owner_scale() -> alt.Color:
     domain = [*(f"c{i}" for i in range(_CYCLE)), "idle", "free"]
-    return alt.Color("colour:N", legend=None,
-                     scale=alt.Scale(domain=domain, range=[*SERIES[:_CYCLE], GREY, "rgba(138,143,152,0.08)"]))
+    return alt.Color(
+        "colour:N",
+        legend=None,
+        scale=alt.Scale(domain=domain, range=[*SERIES[:_CYCLE], GREY, "rgba(138,143,152,0.08)"]),
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from kvsim.report.axes import clock_ticks
 from kvsim.report.palette import MEMORY, SERIES
 
 HEIGHT = 300
@@ -17,21 +18,37 @@ BAD = "#D55E00"
 def series(names: Iterable[str], title: str | None = None) -> alt.Color:
     """Colour by `run`: the n-th run has the n-th colour on every page."""
     order = list(names)
-    return alt.Color("run:N", scale=alt.Scale(domain=order, range=list(SERIES[: len(order)])), sort=order,
-                     legend=alt.Legend(title=title, orient="top", labelLimit=240))
+    return alt.Color(
+        "run:N",
+        scale=alt.Scale(domain=order, range=list(SERIES[: len(order)])),
+        sort=order,
+        legend=alt.Legend(title=title, orient="top", labelLimit=240),
+    )
 
 
 def categories(names: Sequence[str] = tuple(MEMORY), field: str = "category") -> alt.Color:
     """Colour of memory categories."""
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names), range=[MEMORY[n].colour for n in names]),
-                     sort=list(names), legend=alt.Legend(title=None, orient="top"))
+    return alt.Color(
+        f"{field}:N",
+        scale=alt.Scale(domain=list(names), range=[MEMORY[n].colour for n in names]),
+        sort=list(names),
+        legend=alt.Legend(title=None, orient="top"),
+    )
 
 
 def palette(names: Sequence[str], field: str, title: str | None = None) -> alt.Color:
     """Colours in order for any other category."""
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(names), range=[SERIES[i % len(SERIES)] for i in
-                                                                            range(len(names))]),
-                     sort=list(names), legend=alt.Legend(title=title, orient="top", labelLimit=240))
+    return alt.Color(
+        f"{field}:N",
+        scale=alt.Scale(domain=list(names), range=[SERIES[i % len(SERIES)] for i in range(len(names))]),
+        sort=list(names),
+        legend=alt.Legend(title=title, orient="top", labelLimit=240),
+    )
+
+
+def clock(title: str, high_s: float) -> alt.Axis:
+    """An axis of time since the start, with labels at round minutes and hours."""
+    return alt.Axis(title=title, labelExpr=DURATION, values=[at for at, _ in clock_ticks(high_s, 9)])
 
 
 def seconds_axis(title: str) -> alt.Axis:

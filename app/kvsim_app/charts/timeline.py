@@ -12,7 +12,7 @@ from kvsim.metrics import latencies
 from kvsim.report import data
 from kvsim.result import Result
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.style import SERIES, records, seconds_axis, series
+from kvsim_app.charts.style import SERIES, clock, records, seconds_axis, series
 
 ROWS = 120
 """requests that are drawn one by one"""
@@ -24,17 +24,26 @@ def phases(result: Result, first: int = 0, rows: int = ROWS) -> pl.DataFrame:
     done = result.requests.filter(pl.col("status") == "completed").sort("arrival_ns").slice(first, rows)
     done = done.with_columns(row=pl.int_range(pl.len()) + first)
     last = pl.when(pl.col("preemptions") > 0).then(pl.lit("decode, once preempted")).otherwise(pl.lit("decode"))
-    spans = (("arrival_ns", "scheduled_ns", pl.lit("queued")),
-             ("scheduled_ns", pl.coalesce("first_token_ns", "last_token_ns"), pl.lit("prefill")),
-             ("first_token_ns", "last_token_ns", last))
+    spans = (
+        ("arrival_ns", "scheduled_ns", pl.lit("queued")),
+        ("scheduled_ns", pl.coalesce("first_token_ns", "last_token_ns"), pl.lit("prefill")),
+        ("first_token_ns", "last_token_ns", last),
+    )
     parts = []
     for start, end, phase in spans:
         stop = pl.col(end) if isinstance(end, str) else end
-        parts.append(done.select(
-            "row", phase.alias("phase"), (pl.col(start) / NS_PER_S).alias("start_s"),
-            (stop / NS_PER_S).alias("end_s"), pl.col("id").alias("request"), "prompt_tokens", "output_tokens",
-            "preemptions",
-        ))
+        parts.append(
+            done.select(
+                "row",
+                phase.alias("phase"),
+                (pl.col(start) / NS_PER_S).alias("start_s"),
+                (stop / NS_PER_S).alias("end_s"),
+                pl.col("id").alias("request"),
+                "prompt_tokens",
+                "output_tokens",
+                "preemptions",
+            )
+        )
     return pl.concat(parts).filter(pl.col("start_s").is_not_null() & (pl.col("end_s") > pl.col("start_s")))
 
 
@@ -47,32 +56,64 @@ def gantt(result: Result, first: int = 0, rows: int = ROWS) -> alt.VConcatChart:
     high = float(spans["end_s"].max() or 1)  # type: ignore[arg-type]
     brush = alt.selection_interval(encodings=["x"], name="brush")
     zoomed = alt.Scale(domain=brush, nice=False)
-    bars = alt.Chart(records(**{c: spans[c].to_list() for c in spans.columns}), height=340).mark_bar(clip=True).encode(
-        x=alt.X("start_s:Q", scale=zoomed, axis=seconds_axis("")), x2="end_s:Q",
-        y=alt.Y("row:O", axis=alt.Axis(labels=False, ticks=False, title="requests, by arrival")),
-        color=alt.Color("phase:N", sort=names, legend=alt.Legend(title=None, orient="top"),
-                        scale=alt.Scale(domain=names, range=[PHASES[name] for name in names])),
-        tooltip=["request:Q", "phase:N", alt.Tooltip("start_s:Q", format=".3f"), alt.Tooltip("end_s:Q", format=".3f"),
-                 "prompt_tokens:Q", "output_tokens:Q", "preemptions:Q"],
+    bars = (
+        alt.Chart(records(**{c: spans[c].to_list() for c in spans.columns}), height=340)
+        .mark_bar(clip=True)
+        .encode(
+            x=alt.X("start_s:Q", scale=zoomed, axis=seconds_axis("")),
+            x2="end_s:Q",
+            y=alt.Y("row:O", axis=alt.Axis(labels=False, ticks=False, title="requests, by arrival")),
+            color=alt.Color(
+                "phase:N",
+                sort=names,
+                legend=alt.Legend(title=None, orient="top"),
+                scale=alt.Scale(domain=names, range=[PHASES[name] for name in names]),
+            ),
+            tooltip=[
+                "request:Q",
+                "phase:N",
+                alt.Tooltip("start_s:Q", format=".3f"),
+                alt.Tooltip("end_s:Q", format=".3f"),
+                "prompt_tokens:Q",
+                "output_tokens:Q",
+                "preemptions:Q",
+            ],
+        )
     )
     load = data.load_over_time(result, 400)
     memory = data.memory_over_time(result, 400)
     inside = (load.time[1:] >= low) & (load.time[:-1] <= high) if len(load.time) else np.zeros(0, bool)
     t = load.time[:-1][inside]
     kinds = ["running", "waiting"]
-    counts = records(t=np.tile(t, 2), kind=np.repeat(kinds, len(t)),
-                     value=np.concatenate([load.values[k][inside] for k in kinds]) if len(t) else [])
-    batch = alt.Chart(counts, height=110).mark_line(interpolate="step-after", clip=True).encode(
-        x=alt.X("t:Q", scale=zoomed, axis=seconds_axis("")), y=alt.Y("value:Q", title="requests"),
-        strokeDash=alt.StrokeDash("kind:N", legend=alt.Legend(title=None, orient="top")),
-        color=alt.value(SERIES[2]), tooltip=["kind:N", alt.Tooltip("value:Q", format=".1f")],
+    counts = records(
+        t=np.tile(t, 2),
+        kind=np.repeat(kinds, len(t)),
+        value=np.concatenate([load.values[k][inside] for k in kinds]) if len(t) else [],
+    )
+    batch = (
+        alt.Chart(counts, height=110)
+        .mark_line(interpolate="step-after", clip=True)
+        .encode(
+            x=alt.X("t:Q", scale=zoomed, axis=seconds_axis("")),
+            y=alt.Y("value:Q", title="requests"),
+            strokeDash=alt.StrokeDash("kind:N", legend=alt.Legend(title=None, orient="top")),
+            color=alt.value(SERIES[2]),
+            tooltip=["kind:N", alt.Tooltip("value:Q", format=".1f")],
+        )
     )
     share = memory.values["used"][inside] if memory.values else np.zeros(len(t))
     filled = records(t=t, value=share)
-    overview = alt.Chart(filled, height=70).mark_area(interpolate="step-after", color=SERIES[0], opacity=0.7).encode(
-        x=alt.X("t:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=seconds_axis("time: drag here to zoom")),
-        y=alt.Y("value:Q", axis=alt.Axis(format="%", title="KV used", tickCount=3)),
-    ).add_params(brush)
+    overview = (
+        alt.Chart(filled, height=70)
+        .mark_area(interpolate="step-after", color=SERIES[0], opacity=0.7)
+        .encode(
+            x=alt.X(
+                "t:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=seconds_axis("time: drag here to zoom")
+            ),
+            y=alt.Y("value:Q", axis=alt.Axis(format="%", title="KV used", tickCount=3)),
+        )
+        .add_params(brush)
+    )
     return alt.vconcat(bars, batch, overview, spacing=8).resolve_scale(color="independent", strokeDash="independent")
 
 
@@ -89,6 +130,7 @@ def rates(result: Result, bins: int = 120) -> tuple[np.ndarray, dict[str, np.nda
         return counts / width
 
     steps = result.steps
+
     # a stride's tokens are spread evenly over its time: cumulative sums at the bins' edges, differenced
     def spread(tokens: np.ndarray) -> np.ndarray:
         if not steps.height:
@@ -110,14 +152,24 @@ def rates(result: Result, bins: int = 120) -> tuple[np.ndarray, dict[str, np.nda
 def panel(time: np.ndarray, lines: Mapping[str, np.ndarray], title: str, unit: str = ",.3~g") -> alt.Chart:
     """One panel of the dashboard: lines over bins of time."""
     names = list(lines)
-    source = records(t=np.tile(time[:-1], len(names)), run=np.repeat(names, len(time) - 1),
-                     value=np.concatenate(list(lines.values())))
-    return alt.Chart(source, height=190).mark_line(interpolate="step-after", strokeWidth=1.6).encode(
-        x=alt.X("t:Q", axis=seconds_axis("time"), scale=alt.Scale(nice=False)),
-        y=alt.Y("value:Q", axis=alt.Axis(title=title, format="%" if unit.endswith("%") else ",.3~s"),
-                scale=alt.Scale(zero=True)),
-        color=series(names),
-        tooltip=["run:N", alt.Tooltip("value:Q", format=unit), alt.Tooltip("t:Q", title="s", format=".1f")],
+    source = records(
+        t=np.tile(time[:-1], len(names)),
+        run=np.repeat(names, len(time) - 1),
+        value=np.concatenate(list(lines.values())),
+    )
+    return (
+        alt.Chart(source, height=220)
+        .mark_line(interpolate="step-after", strokeWidth=1.6)
+        .encode(
+            x=alt.X("t:Q", axis=clock("time", float(time[-1])), scale=alt.Scale(nice=False)),
+            y=alt.Y(
+                "value:Q",
+                axis=alt.Axis(title=title, format="%" if unit.endswith("%") else ",.3~s"),
+                scale=alt.Scale(zero=True),
+            ),
+            color=series(names),
+            tooltip=["run:N", alt.Tooltip("value:Q", format=unit), alt.Tooltip("t:Q", title="s", format=".1f")],
+        )
     )
 
 
@@ -129,14 +181,25 @@ def quantiles(result: Result, metric: str, bins: int = 60) -> alt.Chart | None:
     if frame.is_empty():
         return None
     width = (float(frame["t"].max()) - float(frame["t"].min())) / bins or 1.0  # type: ignore[arg-type]
-    stats = frame.group_by(((pl.col("t") / width).floor() * width).alias("t")).agg(
-        pl.col("value").quantile(0.5, "linear").alias("p50"), pl.col("value").quantile(0.9, "linear").alias("p90"),
-        pl.col("value").quantile(0.99, "linear").alias("p99"),
-    ).sort("t").unpivot(index="t", variable_name="run", value_name="value").filter(pl.col("value") > 0)
+    stats = (
+        frame.group_by(((pl.col("t") / width).floor() * width).alias("t"))
+        .agg(
+            pl.col("value").quantile(0.5, "linear").alias("p50"),
+            pl.col("value").quantile(0.9, "linear").alias("p90"),
+            pl.col("value").quantile(0.99, "linear").alias("p99"),
+        )
+        .sort("t")
+        .unpivot(index="t", variable_name="run", value_name="value")
+        .filter(pl.col("value") > 0)
+    )
     source = records(t=stats["t"].to_numpy(), run=stats["run"].to_list(), value=stats["value"].to_numpy())
-    return alt.Chart(source, height=190).mark_line(strokeWidth=1.6).encode(
-        x=alt.X("t:Q", axis=seconds_axis("time of arrival"), scale=alt.Scale(nice=False)),
-        y=alt.Y("value:Q", axis=seconds_axis(metric.upper()), scale=alt.Scale(type="log")),
-        color=series(["p50", "p90", "p99"]),
-        tooltip=["run:N", alt.Tooltip("value:Q", title="seconds", format=".4~g")],
+    return (
+        alt.Chart(source, height=220)
+        .mark_line(strokeWidth=1.6)
+        .encode(
+            x=alt.X("t:Q", axis=clock("time of arrival", float(stats["t"].max() or 1)), scale=alt.Scale(nice=False)),
+            y=alt.Y("value:Q", axis=seconds_axis(metric.upper()), scale=alt.Scale(type="log")),
+            color=series(["p50", "p90", "p99"]),
+            tooltip=["run:N", alt.Tooltip("value:Q", title="seconds", format=".4~g")],
+        )
     )

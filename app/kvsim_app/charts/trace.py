@@ -7,7 +7,7 @@ import numpy as np
 
 from kvsim.trace import Trace
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.style import HEIGHT, SERIES, palette, records, seconds_axis
+from kvsim_app.charts.style import HEIGHT, SERIES, clock, palette, records
 
 
 def lengths(trace: Trace, bins: int = 48) -> alt.Chart:
@@ -17,14 +17,25 @@ def lengths(trace: Trace, bins: int = 48) -> alt.Chart:
     kinds = {"prompt": trace.prompt_tokens, "answer": trace.output_tokens}
     low = np.tile(edges[:-1], 2)
     source = records(
-        low=low, high=np.tile(edges[1:], 2), kind=np.repeat(list(kinds), len(edges) - 1),
+        low=low,
+        high=np.tile(edges[1:], 2),
+        kind=np.repeat(list(kinds), len(edges) - 1),
         count=np.concatenate([np.histogram(tokens, edges)[0] for tokens in kinds.values()]),
     )
-    return alt.Chart(source, height=HEIGHT).mark_bar(opacity=0.65, binSpacing=0).encode(
-        x=alt.X("low:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="tokens", format="~s")),
-        x2="high:Q", y=alt.Y("count:Q", stack=None, title="requests"), color=palette(list(kinds), "kind"),
-        tooltip=["kind:N", alt.Tooltip("low:Q", format=",.0f", title="from"),
-                 alt.Tooltip("high:Q", format=",.0f", title="to"), alt.Tooltip("count:Q", format=",")],
+    return (
+        alt.Chart(source, height=HEIGHT)
+        .mark_area(interpolate="step-after", opacity=0.55, line=True)
+        .encode(
+            x=alt.X("low:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="tokens", format="~s")),
+            y=alt.Y("count:Q", stack=None, title="requests"),
+            color=palette(list(kinds), "kind"),
+            tooltip=[
+                "kind:N",
+                alt.Tooltip("low:Q", format=",.0f", title="from"),
+                alt.Tooltip("high:Q", format=",.0f", title="to"),
+                alt.Tooltip("count:Q", format=","),
+            ],
+        )
     )
 
 
@@ -33,11 +44,14 @@ def arrivals(trace: Trace, bins: int = 240) -> alt.Chart:
     times = trace.arrival_ns / NS_PER_S
     counts, edges = np.histogram(times, bins, range=(0.0, max(float(times.max()), 1.0)))
     source = records(t=edges[:-1], rate=counts / (edges[1] - edges[0]))
-    return alt.Chart(source, height=HEIGHT).mark_area(
-        interpolate="step-after", color=SERIES[0], opacity=0.7).encode(
-        x=alt.X("t:Q", axis=seconds_axis("time"), scale=alt.Scale(nice=False)),
-        y=alt.Y("rate:Q", title="requests a second"),
-        tooltip=[alt.Tooltip("t:Q", format=".1f", title="s"), alt.Tooltip("rate:Q", format=".3~g")],
+    return (
+        alt.Chart(source, height=HEIGHT)
+        .mark_area(interpolate="step-after", color=SERIES[0], opacity=0.7)
+        .encode(
+            x=alt.X("t:Q", axis=clock("time", float(edges[-1])), scale=alt.Scale(nice=False)),
+            y=alt.Y("rate:Q", title="requests a second"),
+            tooltip=[alt.Tooltip("t:Q", format=".1f", title="s"), alt.Tooltip("rate:Q", format=".3~g")],
+        )
     )
 
 
@@ -48,12 +62,23 @@ def prompts_and_answers(trace: Trace) -> alt.Chart:
     counts, _, _ = np.histogram2d(x, y, (across, up))
     i, j = np.nonzero(counts)
     source = records(a=across[i], a2=across[i + 1], b=up[j], b2=up[j + 1], count=counts[i, j].astype(int))
-    return alt.Chart(source, height=HEIGHT).mark_rect().encode(
-        x=alt.X("a:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="prompt tokens", format="~s")),
-        x2="a2:Q",
-        y=alt.Y("b:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="answer tokens", format="~s")),
-        y2="b2:Q", color=alt.Color("count:Q", scale=alt.Scale(scheme="viridis", type="log"),
-                                   legend=alt.Legend(title="requests", format="~s")),
-        tooltip=[alt.Tooltip("count:Q", format=","), alt.Tooltip("a:Q", format=",.0f", title="prompt from"),
-                 alt.Tooltip("b:Q", format=",.0f", title="answer from")],
+    return (
+        alt.Chart(source, height=HEIGHT)
+        .mark_rect()
+        .encode(
+            x=alt.X("a:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="prompt tokens", format="~s")),
+            x2="a2:Q",
+            y=alt.Y("b:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="answer tokens", format="~s")),
+            y2="b2:Q",
+            color=alt.Color(
+                "count:Q",
+                scale=alt.Scale(scheme="viridis", type="log"),
+                legend=alt.Legend(title="requests", format="~s"),
+            ),
+            tooltip=[
+                alt.Tooltip("count:Q", format=","),
+                alt.Tooltip("a:Q", format=",.0f", title="prompt from"),
+                alt.Tooltip("b:Q", format=",.0f", title="answer from"),
+            ],
+        )
     )

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import polars as pl
 import streamlit as st
+from kvsim_app import findings, frame
+from kvsim_app.charts import memory
+from kvsim_app.runs import one_of, selected
 
 from kvsim.report.data import memory_over_time
 from kvsim.result import Result
 from kvsim.units import format_bytes
-from kvsim_app import findings, frame
-from kvsim_app.charts import memory
-from kvsim_app.runs import one_of, selected
 
 
 def shares(runs: Mapping[str, Result]) -> pl.DataFrame:
@@ -21,7 +21,7 @@ def shares(runs: Mapping[str, Result]) -> pl.DataFrame:
     for name, result in runs.items():
         series = memory_over_time(result)
         if series.values:
-            columns = {key: values for key, values in series.values.items()}
+            columns = dict(series.values.items())
             parts.append(pl.DataFrame({"run": [name] * (len(series.time) - 1), "t_s": series.time[:-1], **columns}))
     return pl.concat(parts) if parts else pl.DataFrame({"run": [], "t_s": []})
 
@@ -30,8 +30,12 @@ def page() -> None:
     runs = selected()
     frame.header("Memory anatomy", findings.anatomy(runs))
     frame.trust(runs)
-    frame.show(memory.bars(runs), "anatomy-bars", "The KV pool of each run",
-               frame.definitions("used", "reserved", "internal", "cached", "external", "free", "memory shares"))
+    frame.show(
+        memory.bars(runs),
+        "anatomy-bars",
+        "The KV pool of each run",
+        frame.definitions("used", "reserved", "internal", "cached", "external", "free", "memory shares"),
+    )
     name, result = one_of(runs, "anatomy")
     chart = memory.over_time(result)
     if chart is None:
@@ -40,12 +44,19 @@ def page() -> None:
         frame.show(chart, "anatomy-time", f"Over time: {name}")
     saved = result.summary["memory"]["shared_saved_bytes"]
     if saved:
-        st.caption(f"Sharing saves {format_bytes(saved)} on average: bytes that several requests use and that are "
-                   "stored once.", help=frame.definitions("shared saved"))
+        st.caption(
+            f"Sharing saves {format_bytes(saved)} on average: bytes that several requests use and that are "
+            "stored once.",
+            help=frame.definitions("shared saved"),
+        )
     plans = {n: r.run["memory_plan"] for n, r in runs.items() if (r.run.get("memory_plan") or {}).get("total_bytes")}
     if plans:
-        frame.show(memory.plan(plans), "anatomy-plan", "One GPU before the first request",
-                   "Weights, the peak of activations, what the engine and CUDA keep, and what is left for the cache.")
+        frame.show(
+            memory.plan(plans),
+            "anatomy-plan",
+            "One GPU before the first request",
+            "Weights, the peak of activations, what the engine and CUDA keep, and what is left for the cache.",
+        )
     frame.download(shares(runs), "memory")
 
 

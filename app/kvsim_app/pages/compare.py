@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import polars as pl
 import streamlit as st
+from kvsim_app import findings, frame
+from kvsim_app.charts import latency
+from kvsim_app.runs import selected
 
 from kvsim.report.columns import SHARES, SPEED, WORK
 from kvsim.report.data import cdf as cdf_of
 from kvsim.result import Result
-from kvsim_app import findings, frame
-from kvsim_app.charts import latency
-from kvsim_app.runs import selected
 
 _METRICS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
@@ -32,11 +32,20 @@ def table(runs: Mapping[str, Result]) -> pl.DataFrame:
 
 def differences(runs: Mapping[str, Result]) -> pl.DataFrame:
     """What the runs were asked for differently: a row a scenario field."""
-    asked = {name: {**(r.run.get("scenario") or {}), **{f"cache: {k}": v for k, v in (r.run.get("policy") or {}).items()},
-                    **(r.run.get("provenance") or {})} for name, r in runs.items()}
+    asked = {
+        name: {
+            **(r.run.get("scenario") or {}),
+            **{f"cache: {k}": v for k, v in (r.run.get("policy") or {}).items()},
+            **(r.run.get("provenance") or {}),
+        }
+        for name, r in runs.items()
+    }
     keys = dict.fromkeys(key for said in asked.values() for key in said)
-    rows = [{"field": key, **{name: _word(said.get(key)) for name, said in asked.items()}} for key in keys
-            if len({_word(said.get(key)) for said in asked.values()}) > 1]
+    rows = [
+        {"field": key, **{name: _word(said.get(key)) for name, said in asked.items()}}
+        for key in keys
+        if len({_word(said.get(key)) for said in asked.values()}) > 1
+    ]
     return pl.DataFrame(rows) if rows else pl.DataFrame({"field": []})
 
 
@@ -49,11 +58,25 @@ def page() -> None:
     runs = selected()
     frame.header("Compare", findings.compare(runs))
     frame.trust(runs)
-    metric = st.segmented_control("Latency", list(_METRICS), default="ttft", format_func=lambda m: _METRICS[m],
-                                  key="compare-metric", label_visibility="collapsed", required=True) or "ttft"
+    metric = (
+        st.segmented_control(
+            "Latency",
+            list(_METRICS),
+            default="ttft",
+            format_func=lambda m: _METRICS[m],
+            key="compare-metric",
+            label_visibility="collapsed",
+            required=True,
+        )
+        or "ttft"
+    )
     if any(len(cdf_of(result, metric).value) for result in runs.values()):
-        frame.show(latency.cdf(runs, metric), "compare-cdf", f"How long {_METRICS[metric]} takes",
-                   frame.definitions(_METRICS[metric]))
+        frame.show(
+            latency.cdf(runs, metric),
+            "compare-cdf",
+            f"How long {_METRICS[metric]} takes",
+            frame.definitions(_METRICS[metric]),
+        )
     _intervals(runs, metric)
     left, right = st.columns([3, 2])
     with left:
@@ -75,8 +98,9 @@ def _intervals(runs: Mapping[str, Result], metric: str) -> None:
         for at in ("p50", "p99"):
             if span := interval.get(f"{metric}_{at}"):
                 value = result.summary["latency_s"][metric][at]
-                lines.append(f"{name} {at} **{frame.duration(value)}** ({frame.duration(span[0])} to "
-                             f"{frame.duration(span[1])})")
+                lines.append(
+                    f"{name} {at} **{frame.duration(value)}** ({frame.duration(span[0])} to {frame.duration(span[1])})"
+                )
     if lines:
         st.caption("90 % intervals: " + " · ".join(lines), help=frame.definitions("interval"))
 
@@ -84,8 +108,7 @@ def _intervals(runs: Mapping[str, Result], metric: str) -> None:
 def _deltas(runs: Mapping[str, Result]) -> None:
     names = list(runs)
     before = st.selectbox("Relative to", names, key="compare-before")
-    after = st.selectbox("Run", [name for name in names if name != before],
-                         index=len(names) - 2, key="compare-after")
+    after = st.selectbox("Run", [name for name in names if name != before], index=len(names) - 2, key="compare-after")
     first, second = runs[before].summary, runs[after].summary
     metrics, ratios, better = [], [], []
     for column in (*SPEED, *WORK):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import streamlit as st
-
 from kvsim_app import findings, frame
 from kvsim_app.charts import memory
 from kvsim_app.runs import one_of, selected
@@ -15,8 +14,11 @@ def page() -> None:
     if not mapped:
         frame.header("Memory map", "None of these runs recorded who holds which bytes.")
         frame.trust(runs)
-        st.info("A map is recorded by simulations whose policy keeps a pool: choose contiguous, buddy, best-fit or "
-                "paged in the sidebar. Measured runs and the uncached policy have none.", icon=":material/info:")
+        st.info(
+            "A map is recorded by simulations whose policy keeps a pool: choose contiguous, buddy, best-fit or "
+            "paged in the sidebar. Measured runs and the uncached policy have none.",
+            icon=":material/info:",
+        )
         return
     place = st.container()
     name, result = one_of(mapped, "map")
@@ -29,12 +31,20 @@ def page() -> None:
         at = st.select_slider("Moment", times, value=at, format_func=frame.duration, key=f"map-at-{name}")
     chart = memory.address_map(result, at)
     if chart is not None:
-        frame.show(chart, "map-address", "Address against time, a colour a request",
-                   "Each rectangle is a piece of the pool that one request holds. Grey is an idle prefix block. White "
-                   "between rectangles is free: external fragmentation is white that lies in many small gaps.")
-    frame.show(memory.block_grid(result, at), "map-grid", f"The pool at {frame.duration(at)}, read like a page",
-               "Every cell is an equal part of the bytes that were ever used; its colour is the request that holds its "
-               "middle. Hover to see which.")
+        frame.show(
+            chart,
+            "map-address",
+            "Address against time, a colour a request",
+            "Each rectangle is a piece of the pool that one request holds. Grey is an idle prefix block. White "
+            "between rectangles is free: external fragmentation is white that lies in many small gaps.",
+        )
+    frame.show(
+        memory.block_grid(result, at),
+        "map-grid",
+        f"The pool at {frame.duration(at)}, read like a page",
+        "Every cell is an equal part of the bytes that were ever used; its colour is the request that holds its "
+        "middle. Hover to see which.",
+    )
     frame.download(result.memory_map, "memory-map")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 import streamlit as st
-
-from kvsim.report.data import load_over_time, memory_over_time
 from kvsim_app import findings, frame
 from kvsim_app.charts import timeline
 from kvsim_app.runs import one_of, selected
+
+from kvsim.report.data import load_over_time, memory_over_time
 
 
 def page() -> None:
@@ -29,18 +29,30 @@ def page() -> None:
         ("Time per output token", timeline.quantiles(result, "tpot"), frame.definitions("TPOT")),
         ("End to end", timeline.quantiles(result, "e2e"), frame.definitions("E2E")),
         ("Queue", timeline.quantiles(result, "queue"), frame.definitions("queue")),
-        ("Token throughput", timeline.panel(time, {k: rates[k] for k in ("prompt tokens", "generation tokens")},
-                                            "tokens/s"), frame.definitions("throughput")),
-        ("Arrivals and completions", timeline.panel(time, {k: rates[k] for k in ("arrivals", "completions")},
-                                                    "requests/s"), "Requests a second."),
+        (
+            "Token throughput",
+            timeline.panel(time, {k: rates[k] for k in ("prompt tokens", "generation tokens")}, "tokens/s"),
+            frame.definitions("throughput"),
+        ),
+        (
+            "Arrivals and completions",
+            timeline.panel(time, {k: rates[k] for k in ("arrivals", "completions")}, "requests/s"),
+            "Requests a second.",
+        ),
     ]
     if load.values:
         panels.append(("Scheduler state", timeline.panel(load.time, load.values, "requests"), "Running and waiting."))
     if memory.values:
         shown = {k: memory.values[k] for k in ("used", "cached") if memory.values[k].any()} or {
-            "used": memory.values["used"]}
-        panels.append(("Cache utilization", timeline.panel(memory.time, shown, "of the KV pool", ".1%"),
-                       frame.definitions("used", "cached")))
+            "used": memory.values["used"]
+        }
+        panels.append(
+            (
+                "Cache utilization",
+                timeline.panel(memory.time, shown, "of the KV pool", ".1%"),
+                frame.definitions("used", "cached"),
+            )
+        )
     columns = st.columns(2)
     for number, (title, chart, help) in enumerate(p for p in panels if p[1] is not None):
         with columns[number % 2]:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import polars as pl
 import streamlit as st
-
 from kvsim_app import frame
 from kvsim_app.charts.load import pareto
 from kvsim_app.load import Point
@@ -21,9 +20,11 @@ def finding(points: list[Point]) -> str:
     if not known:
         return "No run gave out tokens."
     most, fast = max(known, key=lambda p: p.per_gpu or 0), max(known, key=lambda p: p.per_user or 0)
-    return (f"A GPU gives at most **{most.per_gpu:,.0f} tokens/s**, with **{most.policy}**, at "
-            f"{most.per_user:.3g} tokens/s for each user; a user gets at most **{fast.per_user:.3g}**, with "
-            f"**{fast.policy}**, at {fast.per_gpu:,.0f} a GPU.")
+    return (
+        f"A GPU gives at most **{most.per_gpu:,.0f} tokens/s**, with **{most.policy}**, at "
+        f"{most.per_user:.3g} tokens/s for each user; a user gets at most **{fast.per_user:.3g}**, with "
+        f"**{fast.policy}**, at {fast.per_gpu:,.0f} a GPU."
+    )
 
 
 def page() -> None:
@@ -32,10 +33,12 @@ def page() -> None:
     with place:
         frame.header("Pareto", finding(found.points))
         frame.trust()
-    st.caption("Up and to the right is better. Each line goes from low to high rates; click a point to open its "
-               "scenario.")
-    event = st.altair_chart(pareto(found.points), width="stretch", key="pareto", on_select="rerun",
-                            selection_mode="point")
+    st.caption(
+        "Up and to the right is better. Each line goes from low to high rates; click a point to open its scenario."
+    )
+    event = st.altair_chart(
+        pareto(found.points), width="stretch", key="pareto", on_select="rerun", selection_mode="point"
+    )
     _open(event)
     frame.download(pl.DataFrame([asdict(point) for point in found.points]), "pareto")
 

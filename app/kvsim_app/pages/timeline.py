@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import streamlit as st
-
 from kvsim_app import findings, frame
 from kvsim_app.charts import timeline
 from kvsim_app.runs import one_of, selected
@@ -21,10 +20,20 @@ def page() -> None:
         return
     first = 0
     if done > timeline.ROWS:
-        first = st.slider("From request", 0, done - timeline.ROWS, min(done // 3, done - timeline.ROWS),
-                          key=f"timeline-from-{name}", help=f"{timeline.ROWS} requests are drawn one by one.")
-    frame.show(timeline.gantt(result, first), "timeline-gantt", "Drag in the lowest panel to zoom all three",
-               frame.definitions("queue", "TTFT", "E2E", "used"))
+        first = st.slider(
+            "From request",
+            0,
+            done - timeline.ROWS,
+            min(done // 3, done - timeline.ROWS),
+            key=f"timeline-from-{name}",
+            help=f"{timeline.ROWS} requests are drawn one by one.",
+        )
+    frame.show(
+        timeline.gantt(result, first),
+        "timeline-gantt",
+        "Drag in the lowest panel to zoom all three",
+        frame.definitions("queue", "TTFT", "E2E", "used"),
+    )
     frame.download(timeline.phases(result, 0, done), "timeline")
 
 
