@@ -165,7 +165,8 @@ def _moe(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
 
 
 def _memory(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
-    return tabulated.memory_curves(group.train(), profile.facts, group.name, options.tolerance)
+    tolerance = 2 * options.tolerance  # layers of several models share these curves: they differ by more
+    return tabulated.memory_curves(group.train(), profile.facts, group.name, tolerance)
 
 
 def _collective(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:

@@ -119,7 +119,7 @@ def _linear(files: Files, _: Facts) -> Iterator[Rows]:
     if read := files.read("gemm_perf", ("gemm_dtype", "m", "n", "k", "kernel_source")):
         frame = read[0].with_columns(dtype=_dtype("gemm_dtype"))
         yield _rows("linear", files, frame, read).drop("format kvsim does not know", pl.col("dtype").is_null()).drop(
-            "N or K below 256: too small to weigh", (pl.col("n") < 256) | (pl.col("k") < 256))
+            "N or K below 512: too small to weigh", (pl.col("n") < 512) | (pl.col("k") < 512))
 
 
 def _moe(files: Files, _: Facts) -> Iterator[Rows]:
