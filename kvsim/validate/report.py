@@ -65,10 +65,12 @@ class Report:
     rows: list[Row]
     skipped: dict[str, int] = field(default_factory=dict)
     goals: Sequence[Goal] = ()
+    unpredicted: dict[str, int] = field(default_factory=dict)
+    """cases that could have been checked and were not, by reason: a failure, and part of `skipped`"""
 
     def missed(self) -> list[str]:
         """The goals that are not met, in words with what was reached."""
-        found = []
+        found = [f"{count} checkable cases not predicted: {reason}" for reason, count in self.unpredicted.items()]
         for goal in self.goals:
             rows = [row for row in self.rows if goal.holds_for(row)]
             value = statistics(rows).get(goal.statistic)
@@ -90,7 +92,8 @@ class Report:
             "rung": self.rung, **statistics(self.rows), "groups": self.groups(),
             "rows": [
                 {"id": r.id, "metric": r.metric, "predicted": r.predicted, "true": r.true, "error": r.error,
-                 "interval": list(r.interval) if r.interval else None, "group": r.group, "note": r.note}
+                 "interval": list(r.interval) if r.interval else None, "group": r.group, "note": r.note,
+                 "rounding": r.rounding}
                 for r in self.rows
             ],
             "skipped": self.skipped, "missed": self.missed(),

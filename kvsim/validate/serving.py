@@ -55,6 +55,7 @@ def validate_cases(path: Path, engine_filter: str = "", progress: Progress | Non
              and (case.get("engine_id") or "").startswith(engine_filter)]  # fmt: skip
     rows: list[Row] = []
     skipped: Counter[str] = Counter()
+    unpredicted: Counter[str] = Counter()
     known: dict[str, Prediction | InputError] = {}
     for index, case in enumerate(cases):
         if progress is not None:
@@ -65,8 +66,8 @@ def validate_cases(path: Path, engine_filter: str = "", progress: Progress | Non
         try:
             rows.append(_predict(case, known))
         except InputError as error:
-            skipped[str(error)] += 1
-    return Report("serving", rows, dict(skipped), GOALS)
+            unpredicted[str(error)] += 1
+    return Report("serving", rows, dict(skipped | unpredicted), GOALS, dict(unpredicted))
 
 
 def _predict(case: Case, known: dict[str, Prediction | InputError]) -> Row:

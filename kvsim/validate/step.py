@@ -31,6 +31,7 @@ def validate_step(path: Path, engine_filter: str = "") -> Report:
     """Predict every case of a file that the step rung can check."""
     rows: list[Row] = []
     skipped: Counter[str] = Counter()
+    unpredicted: Counter[str] = Counter()
     for case in read_all(path):
         if "step" not in case["checkable"] or not engine_of_case(case).startswith(engine_filter):
             continue
@@ -40,8 +41,8 @@ def validate_step(path: Path, engine_filter: str = "") -> Report:
         try:
             rows.append(predict(case))
         except InputError as error:
-            skipped[str(error)] += 1
-    return Report("step", rows, dict(skipped), GOALS)
+            unpredicted[str(error)] += 1
+    return Report("step", rows, dict(skipped | unpredicted), GOALS, dict(unpredicted))
 
 
 def engine_of_case(case: Case) -> str:

@@ -58,6 +58,7 @@ def test_only_what_nobody_states_is_skipped(tmp_path: Path) -> None:
     report = validate_cases(file(tmp_path, case(needs="prompt lengths"), case(device_id=None), case(checkable=[])))
     assert report.rows == []
     assert report.skipped == {"needs prompt lengths": 1, "the case names no device": 1}
+    assert report.missed() == ["1 checkable cases not predicted: the case names no device"]
 
 
 def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None:
