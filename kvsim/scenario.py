@@ -79,6 +79,7 @@ class Scenario(BaseModel):
     scheduler: str | None = _field("Scheduler", _ENGINE, by="the engine's")
     tp: Count = _field("GPUs that share one copy of the model (tensor parallel)", _ENGINE, 1)
     pp: Count = _field("Pipeline stages", _ENGINE, 1)
+    ep: Count = _field("GPUs that share the experts; ep ÷ tp replicas of the attention feed them", _ENGINE, 1)
     replicas: Count = _field("Copies of the model behind the router", _ENGINE, 1)
     router: str = _field("Router between replicas", _ENGINE, "round-robin")
     mix: str | None = _field("Replicas by device: h100-sxm:2,l40s:4", _ENGINE, value="D:N,…")

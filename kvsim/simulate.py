@@ -19,6 +19,7 @@ from kvsim.cache.radix_pool import RadixPool
 from kvsim.cache.spec import CacheSpec
 from kvsim.cost import CostModel, HostOverhead, StepShape
 from kvsim.cost.kernels import geometry
+from kvsim.cost.pipeline import PipelineCost
 from kvsim.device import DeviceProfile, load_device
 from kvsim.engine.decode_set import NEVER
 from kvsim.engine.replay import Stop, drive, replay
@@ -96,20 +97,21 @@ def prepare(scenario: Scenario) -> Setup:
     engine = load_engine(scenario.engine or "vllm-1")
     spec = policy_of(scenario, engine)
     memory = plan_memory(
-        model, device, engine, tp=scenario.tp, pp=scenario.pp, weights_dtype=scenario.weights_dtype,
+        model, device, engine, tp=scenario.tp, pp=scenario.pp, ep=scenario.ep, weights_dtype=scenario.weights_dtype,
         kv_dtype=spec.precision, gpu_memory_utilization=scenario.gpu_memory_utilization,
         max_model_len=scenario.max_model_len, max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens, block_size=spec.block_size, attention=spec.attention,
     ).require()
-    cost = CostModel(
-        geometry(model, tp=scenario.tp, weights_dtype=scenario.weights_dtype,
-                 kv_dtype="bf16" if spec.precision == "auto" else spec.precision, attention=spec.attention,
-                 block_size=spec.block_size),
-        device,
-        HostOverhead.of(engine.host, scenario.tp),
+    kernels = geometry(
+        model, tp=scenario.tp, ep=scenario.ep, dp=max(1, scenario.ep // scenario.tp),
+        weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
+        attention=spec.attention, block_size=spec.block_size,
     )
+    host = HostOverhead.of(engine.host, scenario.tp)
+    cost = CostModel(kernels, device, host) if scenario.pp == 1 else PipelineCost(
+        kernels, device, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
     limits = Limits(
-        sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens,
+        sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens * scenario.pp,
         chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
         reserve_output=engine.reserve_output,
     )

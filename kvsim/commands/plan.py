@@ -16,7 +16,10 @@ from kvsim.progress import progress
 _PANEL = "What"
 
 
-@with_scenario("device", "policy", "tp", "pp", "replicas", "router")
+@with_scenario(
+    "device", "policy", "tp", "pp", "ep", "replicas", "router", "mix", "prefill_replicas", "transfer", "failures",
+    "on_failure", "autoscale",
+)
 def command(
     build: Build,
     devices: Annotated[

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
+from kvsim.interval import ends
+from kvsim.plan.alone import ALONE
 from kvsim.plan.answer import Answer, Candidate, ParetoPoint, choose
 from kvsim.plan.limit import binding, facts
 from kvsim.plan.objectives import Objective, Objectives
@@ -47,7 +49,7 @@ class Again:
     scenario: Scenario
     index: int
     side: str = ""
-    """low or high end of the cost model's common error; empty: neither"""
+    """low or high end of the cost model's and the memory plan's error; empty: neither"""
     trace: Trace | None = None
 
 
@@ -67,7 +69,7 @@ def plan(
     """The largest rate of every device × TP × policy under `objectives`, and the best of them for the trace's rate.
 
     `scenario` says the rest (model, trace, engine, limits); its `rate` and `rate_scale` set the rate to carry, its
-    `device`, `policy`, `tp` and `replicas` are not looked at. `tps`: by default the smallest that fits the model, and
+    `device`, `policy`, `tp` and all of ALONE are not looked at. `tps`: by default the smallest that fits the model, and
     its double. `prices`: per GPU and hour, in any currency; there is no built-in list, for prices change by the week.
     `requests`: simulated in every run, by default as many as the percentiles need. `trace`: loaded already. Raises
     InputError where a name, a price or the trace is wrong.
@@ -131,7 +133,7 @@ def _candidates(
         for policy in policies:
             fitting = 0
             for tp in tps or TPS:
-                one = base.replace(device=device, policy=policy, tp=tp, replicas=1, rate=None, rate_scale=1.0)
+                one = base.replace(device=device, policy=policy, tp=tp, rate=None, rate_scale=1.0, **ALONE)
                 try:
                     setup = prepare(one)
                 except InputError as error:
@@ -209,8 +211,9 @@ def _again(shared: Shared, task: Again) -> float | None:
     trace = task.trace if task.trace is not None else shared.trace
     rate = rater(trace, setup, cost, shared.objectives)
     if task.side:
-        band = cost.error_band(mean_shape(rate(task.index).record, setup))
-        cost = cost.scaled(band.low if task.side == "low" else band.high)
+        fast, slow = ends(cost, setup.memory, mean_shape(rate(task.index).record, setup))
+        cost, memory = fast if task.side == "low" else slow
+        setup = replace(setup, memory=memory)
         rate = rater(trace, setup, cost, shared.objectives)
     index = largest(rate, task.index, first_step=2)
     return None if index is None else rate_at(index)

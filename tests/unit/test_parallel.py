@@ -1,0 +1,97 @@
+"""Tensor, pipeline and expert parallelism: what a split must and must not do to a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvsim.cost import StepShape
+from kvsim.cost.pipeline import PipelineCost
+from kvsim.errors import InputError
+from kvsim.scenario import Scenario
+from kvsim.simulate import Setup, prepare, simulate
+from kvsim.trace.types import Trace, make_trace
+
+BASE = Scenario(
+    trace="made", model="llama-3.1-8b", device="h100-sxm", policy="paged", max_model_len=4096, interval=False
+)
+
+
+def shape(n: int, mean: int = 500, chunks: tuple[tuple[int, int], ...] = ()) -> StepShape:
+    return StepShape(decode=n, attended=(n * mean,), longest=(mean,), growing=(n,), longest_grows=(bool(n),),
+                     chunks=chunks, sampled=n + len(chunks))
+
+
+def traffic() -> Trace:
+    rng = np.random.default_rng(0)
+    arrival = rng.exponential(3e7, 80).cumsum().astype(np.int64)
+    return make_trace("made", "test", arrival, rng.integers(16, 3000, 80), rng.integers(1, 60, 80))
+
+
+def setup(**fields: object) -> Setup:
+    return prepare(BASE.replace(**fields))
+
+
+def test_a_pipelined_step_is_its_largest_micro_batch() -> None:
+    one, two = setup().cost, setup(pp=2).cost
+    assert isinstance(two, PipelineCost)
+    sends = round(two.send_ns(16))
+    assert two.step(shape(32)) == one.step(shape(16)) + sends
+    assert two.micro(shape(31)).decode == 16
+    assert two.micro(shape(8, chunks=((900, 0), (500, 64), (300, 0)))).chunks == ((900, 0),)
+    assert two.micro(shape(8, chunks=((900, 0), (500, 64), (450, 0)))).chunks == ((500, 64), (450, 0))
+
+
+def test_a_lone_prompt_gains_nothing_and_a_full_batch_does() -> None:
+    one, four = setup().cost, setup(pp=4).cost
+    alone = StepShape(attended=(0,), longest=(0,), growing=(0,), longest_grows=(False,), chunks=((1000, 0),), sampled=1)
+    assert four.step(alone) > one.step(alone)  # the bubble: all stages one after the other, and the sends
+    assert one.step(shape(256)) / 4 < four.step(shape(256)) < one.step(shape(256))
+
+
+def test_long_prompts_fill_the_stages() -> None:
+    two = setup(pp=2, max_num_batched_tokens=1024).cost
+    assert two.micro(shape(0, chunks=((2048, 0),))).chunks in (((1024, 0),), ((1024, 1024),))
+    assert setup(pp=2, max_num_batched_tokens=1024).limits.tokens == 2048
+
+
+def test_strides_of_a_pipeline_are_its_steps() -> None:
+    cost = setup(pp=3).cost
+    run = cost.decode_run(shape(17), 20)
+    steps = [cost.step(shape(17, 500 + j)) for j in range(20)]
+    assert run.tolist() == steps == cost.short_run(shape(17), 20)
+    trace = traffic()
+    runs = [simulate(trace, setup(pp=3, max_stride=stride), setup(pp=3).cost)[0] for stride in (None, 1)]
+    assert runs[0].last_token_ns == runs[1].last_token_ns
+
+
+def test_parts_add_up_and_scale() -> None:
+    cost = setup(pp=2).cost
+    for one in (shape(40), shape(40, chunks=((512, 0),))):
+        parts = cost.parts(one)
+        assert "send" in parts and sum(p.ns for p in parts.values()) == pytest.approx(cost.step(one), abs=2)
+        band = cost.error_band(one)
+        assert cost.scaled(band.high).step(one) > cost.step(one) > cost.scaled(band.low).step(one)
+
+
+def test_a_split_model_leaves_more_room() -> None:
+    pools = [setup(tp=tp, pp=pp).memory.tokens for tp, pp in ((1, 1), (2, 1), (1, 2), (2, 2))]
+    assert pools[0] < min(pools[1:3]) and max(pools[1:3]) < pools[3]
+
+
+def test_tensor_parallel_pays_for_its_reductions() -> None:
+    one, two, eight = (setup(tp=tp).cost.step(shape(64)) for tp in (1, 2, 8))
+    assert one / 2 < two < one and one / 8 < eight
+    assert "allreduce" in setup(tp=2).cost.parts(shape(64)) and "allreduce" not in setup().cost.parts(shape(64))
+
+
+def test_expert_parallel_holds_fewer_experts() -> None:
+    moe = {"model": "qwen3-30b-a3b"}
+    one, four = setup(**moe), setup(**moe, ep=4)
+    assert four.memory.weights < 0.5 * one.memory.weights
+    key, whole = four.cost.geometry.experts[0].key, one.cost.geometry.experts[0].key
+    assert (key.experts, key.top_k) == (whole.experts // 4, whole.top_k)  # 4 × the tokens, a quarter of the experts
+    both = setup(**moe, tp=4, ep=4).cost.geometry.experts[0].key
+    assert (both.experts, both.top_k) == (whole.experts // 4, whole.top_k // 4)
+    with pytest.raises(InputError):
+        setup(ep=4)  # a dense model has none
