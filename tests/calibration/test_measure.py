@@ -14,6 +14,7 @@ from kvsim_calibration.measure.client import Load, Measurement, served_model
 from kvsim_calibration.measure.http import Server
 from kvsim_calibration.measure.prompts import LOW, text, token_ids
 
+from kvsim import cli
 from kvsim.errors import InputError
 from kvsim.result import Result
 from kvsim.trace import Trace
@@ -65,9 +66,7 @@ def _event(writer: asyncio.StreamWriter, event: dict[str, Any]) -> None:
     writer.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
-def measured(
-    fake: Fake, trace: Trace, *, stop_after: float | None = None, **load: Any
-) -> Result:
+def measured(fake: Fake, trace: Trace, *, stop_after: float | None = None, **load: Any) -> Result:
     """The Result of `trace` against the fake server."""
 
     async def go() -> Result:
@@ -139,6 +138,20 @@ def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
     assert any("1 of 3 requests were not sent" in note for note in result.run["notes"])
     result.save(tmp_path / "run")
     assert Result.load(tmp_path / "run").summary["requests"]["completed"] == 1
+
+
+def test_compare_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two folders side by side, as a table and as JSON; what a server doesn't tell is null or a dash."""
+    result = measured(Fake(first_s=0.01), trace_of([0.0], output=2))
+    for name in ("a", "b"):
+        result.save(tmp_path / name)
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    assert cli.main(["compare", *folders]) == 0
+    assert "a" in capsys.readouterr().out
+    assert cli.main(["compare", *folders, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs["a"]["latency_s"] == runs["b"]["latency_s"]
+    assert runs["a"]["memory"]["kv_capacity_bytes"] is None
 
 
 def test_prompts_share_what_the_trace_shares() -> None:

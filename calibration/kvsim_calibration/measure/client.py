@@ -18,7 +18,6 @@ from kvsim.errors import InputError
 from kvsim.record import COMPLETED, FAILED, REFUSED, REQUEST_COLUMNS, TIMELINE_COLUMNS
 from kvsim.result import Result
 from kvsim.trace import Trace
-from kvsim.trace.transform import take
 from kvsim.units import NS_PER_S
 from kvsim_calibration.measure.http import HttpError, Server
 from kvsim_calibration.measure.prompts import text, token_ids
@@ -248,10 +247,3 @@ def _alone(tokens: int) -> Trace:
     from kvsim.trace.types import make_trace
 
     return make_trace("warm-up", "synthetic", [0], [tokens], [16])
-
-
-def first(trace: Trace, count: int) -> Trace:
-    """The first requests, to try a server out."""
-    import numpy as np
-
-    return take(trace, np.arange(min(count, len(trace))))
