@@ -143,6 +143,8 @@ def _group(name: str, frame: pl.DataFrame) -> str:
     shown = _sample(frame)
     size = np.abs(frame["error"].to_numpy())
     axes = [column for column in POINTS[curve] if frame[column].n_unique() > 2]
+    if "length" in axes and (frame["length"] == frame["attended"]).all():
+        axes.remove("attended")
     plots = [f"<figure>{scatter(shown['ns'].to_list(), shown['predicted'].to_list())}"
              "<figcaption>predicted over measured, µs</figcaption></figure>"]
     plots += [f"<figure>{residuals(frame[axis].to_numpy().astype(float), frame['error'].to_numpy())}"

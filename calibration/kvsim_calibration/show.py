@@ -61,15 +61,17 @@ def print_table(profile: DeviceProfile) -> None:
         return
     if profile.curves_from:
         show(f"ratios of {profile.curves_from} over this device's facts")
-    table = Table("curve", "kernels", "rows", "points: median, p95, bias", "kernels: median, p95", "source",
-                  box=box.SIMPLE, title="held-out errors in percent", title_justify="left")
+    table = Table("curve", "keys", "rows", "points\nmedian p95 bias", "whole keys\nmedian p95", "from", box=box.SIMPLE,
+                  pad_edge=False, title="held-out errors in percent", title_justify="left")
     for column in table.columns[1:5]:
         column.justify = "right"
     for line in lines(profile):
         table.add_row(f"{line['curve']} {line['dtype']}", str(line["keys"]), f"{line['rows']:,}",
                       _percents(line["points"], ("median", "p95", "bias")),
-                      _percents(line["keys_error"], ("median", "p95")), _source(profile.provenance[line["name"]]))
+                      _percents(line["keys_error"], ("median", "p95")), line["name"].split("-")[0])
     show(table)
+    for source in dict.fromkeys(map(_source, profile.provenance.items())):
+        show(source)
 
 
 def _percents(error: dict[str, Any] | None, names: tuple[str, ...]) -> str:
@@ -78,6 +80,8 @@ def _percents(error: dict[str, Any] | None, names: tuple[str, ...]) -> str:
     return "  ".join(f"{100 * error[name]:{'+' if name == 'bias' else ''}.1f}" for name in names)
 
 
-def _source(provenance: Provenance) -> str:
-    engine = f" vllm {provenance.versions['vllm']}" if "vllm" in provenance.versions else ""
-    return re.split(r"[ ,]", provenance.source)[0] + engine
+def _source(item: tuple[str, Provenance]) -> str:
+    name, provenance = item
+    versions = ", ".join(f"{library} {version}" for library, version in provenance.versions.items())
+    source = re.split(r",|/\w+_perf", provenance.source)[0]
+    return f"{name.split('-')[0]}: {source} ({versions}; {provenance.licence or 'licence unknown'})"
