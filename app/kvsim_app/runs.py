@@ -83,8 +83,9 @@ def welcome() -> None:
     """What a first-time visitor sees: questions to start from, one click each."""
     st.title("What does the KV cache do to your GPU?")
     st.markdown(
-        "kvsim replays request traffic through a simulated LLM serving engine and shows what each **cache policy** does "
-        "to memory, fragmentation and latency. Pick a question, or set up your own in the sidebar and press **Run**."
+        "kvsim replays request traffic through a simulated LLM serving engine and shows what each **cache policy** "
+        "does to memory, fragmentation and latency. Pick a question, or set up your own in the sidebar and press "
+        "**Run**."
     )
     columns = st.columns(2)
     for number, (_name, preset) in enumerate(PRESETS.items()):

@@ -37,9 +37,10 @@ def store() -> Store:
 def sync() -> None:
     """Read the address on a new visit or a changed link; write it otherwise, so that it is always the permalink."""
     said = {key: st.query_params[key] for key in st.query_params}
-    if "selection" not in st.session_state:
-        st.session_state.selection = Selection.default()
-        st.session_state.started = False
+    # one by one: a rerun may interrupt the script between two of them
+    for name, make in (("started", bool), ("selection", Selection.default)):
+        if name not in st.session_state:
+            st.session_state[name] = make()
     if said and said != st.session_state.get("address"):
         try:
             st.session_state.selection = Selection.from_query(said)

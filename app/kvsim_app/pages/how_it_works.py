@@ -288,8 +288,8 @@ def flash(made: Setup) -> None:
     )
     st.markdown(
         "Attention compares every token with every other: an **S × S matrix** for each head. Written to memory, it "
-        "grows with the square of the prompt and is read back twice. **FlashAttention** works on tiles that stay on the "
-        "chip and keeps only a running maximum and sum: the matrix never exists."
+        "grows with the square of the prompt and is read back twice. **FlashAttention** works on tiles that stay on "
+        "the chip and keeps only a running maximum and sum: the matrix never exists."
     )
     left, right = st.columns(2)
     with left:
