@@ -160,7 +160,8 @@ def plan(dtype: torch.dtype, format: Format, head_dim: int, group: int, int4_gro
     warps = 4 if SHARED_BUDGET // (4 * tile) >= 3 else 2
     stages = min(8, SHARED_BUDGET // (warps * tile))
     groups = head_dim // int4_group if int4_group else 1
-    shared = max(warps * stages * tile, warps * heads * (2 + groups + head_dim) * 4)
+    group_sums = warps * heads * groups * 4 if int4_group else 0
+    shared = max(warps * stages * tile + group_sums, warps * heads * (2 + groups + head_dim) * 4)
     types = f"{query}, {STORED.get(format, query)}, {head_dim}"
     expression = f"decode_tensor_cores<{types}, {heads}, {int4_group or head_dim}, {warps}, {stages}>"
     return Plan(Kernel("decode_tensor_cores.cu", expression, warps * 32, shared), heads, warps * TOKENS)

@@ -72,7 +72,8 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
     // The queries as a operands. For a quantized cache they become halves, so each row is divided by a power of two
     // near its maximum (`unit`), which changes no digit; so do the powers of two that `unpack` leaves in the keys.
     unsigned x[D / 16][2][H];
-    float unit[H], sums[H][SCALING == PER_GROUP ? GROUPS : 1];                  // sums of a row's group, for the zeros
+    float unit[H];
+    volatile float* group_sums = (volatile float*)((unsigned char*)shared_memory() + WARPS * STAGES * TILE) + warp * HEADS * GROUPS;
     #pragma unroll
     for (int h = 0; h < H; ++h) {
         const T* row = q + (first + min(h * 8 + g, heads - 1)) * D;
@@ -84,11 +85,9 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
             for (int d = t; d < D; d += 4) top = fmaxf(top, fabsf(to_float(row[d])));
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-            const unsigned exponent = min(max(__float_as_uint(top) >> 23, 1u), 253u);
-            unit[h] *= __uint_as_float(exponent << 23), inverse = __uint_as_float((254 - exponent) << 23);
+            unit[h] *= power_of_two(exponent(top)), inverse = power_of_two(-exponent(top));
         }
-        #pragma unroll
-        for (float& sum : sums[h]) sum = 0;
+        float sums[GROUPS] = {};                // of the row's groups, for the keys' zeros
         #pragma unroll
         for (int k = 0; k < D / 16; ++k)
             #pragma unroll
@@ -97,18 +96,23 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                 const float a = to_float(row[d]) * inverse, b = to_float(row[d + KEY_PAIR<S>]) * inverse;
                 constexpr float by = 1 / Format<S>::SECOND;
                 x[k][half][h] = h * 8 + g >= heads ? 0 : half ? pack2(a * by, b * by, M()) : pack2(a, b, M());
-                if constexpr (SCALING == PER_GROUP) sums[h][k * 16 / GROUP] += (a + b) * Format<S>::UNPACKED;
+                if constexpr (SCALING == PER_GROUP) sums[k * 16 / GROUP] += (a + b) * Format<S>::UNPACKED;
             }
-        #pragma unroll
-        for (float& sum : sums[h]) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-            sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        if constexpr (SCALING == PER_GROUP) {
+            #pragma unroll
+            for (int i = 0; i < GROUPS; ++i) {
+                sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 1);
+                sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], 2);
+                if (t == 0) group_sums[(h * 8 + g) * GROUPS + i] = sums[i];
+            }
         }
     }
 
     float o[D / 16][H][4] = {}, m[H], l[H];     // outputs (channel, head); each row's maximum and sum of weights
     float zero[H][SCALING == PER_GROUP ? GROUPS : 1] = {};                      // what the values' zeros add
-    float largest[SCALING == PER_GROUP ? GROUPS : 1] = {}, inverse[SCALING == PER_GROUP ? GROUPS : 1] = {};  // of the value scales so far
+    float shrink[SCALING == PER_GROUP ? GROUPS : 1];     // power of two that brings the value scales so far below 2
+    #pragma unroll
+    for (float& by : shrink) by = power_of_two(126);
     #pragma unroll
     for (int h = 0; h < H; ++h) m[h] = -INF, l[h] = 0;
 
@@ -119,9 +123,10 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
         copy_wait<STAGES - 1>();
         __syncwarp();                           // other lanes' copies
         const unsigned char* tile = ring + stage * TILE;
-        // The scale words (two halves) of this lane's tokens: 2t, 2t + 1, 2t + 8, 2t + 9.
+        // The scale words (two halves) of this lane's tokens: 2t, 2t + 1, 2t + 8, 2t + 9. Volatile, as the groups' sums are:
+        // loaded where they are used, or head size 256 in groups of 32 spills.
         auto scale_word = [&](int n, int j, int which) {
-            return *(const unsigned*)(tile + 2 * TOKENS * ROW + (n * 8 + t * 2 + j) * SCALE + which * 4);
+            return *(const volatile unsigned*)(tile + 2 * TOKENS * ROW + (n * 8 + t * 2 + j) * SCALE + which * 4);
         };
         auto low = [](unsigned word) { return to_float(half_t{(unsigned short)word}); };
         auto high = [](unsigned word) { return to_float(half_t{(unsigned short)(word >> 16)}); };
@@ -147,7 +152,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                 for (int e = 0; e < 2 * H; ++e)
                     if constexpr (SCALING == PER_GROUP) {
                         const unsigned word = scale_word(n, e % 2, i);
-                        s[n][e] += low(word) * dot[n][e] + high(word) * sums[e / 2][i];
+                        s[n][e] += low(word) * dot[n][e] + high(word) * group_sums[(e / 2 * 8 + g) * GROUPS + i];
                     } else {
                         s[n][e] = dot[n][e];
                     }
@@ -192,7 +197,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
 
         #pragma unroll
         for (int i = 0; i < GROUPS; ++i) {
-            // Value scales go onto the weights, relative to the largest scale so far, so that halves hold them.
+            // Value scales go onto the weights, shrunk so that halves hold them.
             float factor[2][2];
             #pragma unroll
             for (int n = 0; n < 2; ++n)
@@ -216,24 +221,22 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                                 }
                             }
                         }
-                    if (__any_sync(ALL_LANES, top > largest[i])) {              // rare
-                        top = fmaxf(top, largest[i]);
+                    if (__any_sync(ALL_LANES, top * shrink[i] >= 2)) {          // rare
                         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
                         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-                        inverse[i] = 1 / top;
-                        const float shrink = largest[i] * inverse[i];
-                        largest[i] = top;
+                        const float by = power_of_two(-exponent(top)) * power_of_two(-exponent(shrink[i]));
+                        shrink[i] = power_of_two(-exponent(top));
                         #pragma unroll
                         for (int n = i * OWN * STEPS<S>; n < (i + 1) * OWN * STEPS<S>; ++n)
                             #pragma unroll
                             for (int h = 0; h < H; ++h)
                                 #pragma unroll
-                                for (int e = 0; e < 4; ++e) o[n][h][e] *= shrink;
+                                for (int e = 0; e < 4; ++e) o[n][h][e] *= by;
                     }
                     #pragma unroll
                     for (int n = 0; n < 2; ++n)
                         #pragma unroll
-                        for (int j = 0; j < 2; ++j) factor[n][j] *= inverse[i];
+                        for (int j = 0; j < 2; ++j) factor[n][j] *= shrink[i];
                 }
             unsigned p[H][2];                   // weights as b operands: rows tokens, columns heads
             #pragma unroll
@@ -278,7 +281,8 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
             #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 float by = (e / 2 ? 1 / Format<S>::SECOND : 1) / Format<S>::UNPACKED;
-                if (SCALING == PER_GROUP || (SCALING == PER_TOKEN && scales)) by *= largest[SCALING == PER_GROUP ? n * 16 / GROUP : 0];
+                if (SCALING == PER_GROUP || (SCALING == PER_TOKEN && scales))
+                    by *= power_of_two(-exponent(shrink[SCALING == PER_GROUP ? n * 16 / GROUP : 0]));
                 outs[(warp * HEADS + h * 8 + t * 2 + e % 2) * D + value_channel<S>(n, e / 2, g)] = o[n][h][e] * by;
             }
     }
