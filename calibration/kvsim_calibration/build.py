@@ -22,7 +22,7 @@ from kvsim.device import (
     Ragged,
 )
 from kvsim.device.provenance import Tier
-from kvsim_calibration.evaluate import attention_key, groups, how, moe_key, predict, summary
+from kvsim_calibration.evaluate import answered, attention_key, groups, moe_key, predict, summary
 from kvsim_calibration.fit import attention, mixed, tabulated
 from kvsim_calibration.keys import is_served, served_shapes
 from kvsim_calibration.rows import KEYS, POINTS, Rows
@@ -187,24 +187,29 @@ def _served(curves: list[Any], options: Options) -> list[Any]:
 
 def held_out_points(group: Group, profile: DeviceProfile) -> pl.DataFrame:
     """Held-out rows of the keys that the profile holds, with `error` (signed, relative)."""
-    return _tried(group, profile, group.frame.filter(group.points), "exact")
+    return _tried(group, profile, group.frame.filter(group.points), known=True)
 
 
 def held_out_keys(group: Group, profile: DeviceProfile) -> pl.DataFrame:
     """All rows of held-out keys, tried on the profile without their tables; `how` names the fallback."""
     frame = group.frame.filter(group.keys)
     gone = {_place(group.family, key) for key, _ in groups(frame, KEYS[group.family])}
-    return _tried(group, _without(profile, group, gone), frame, None)
+    return _tried(group, _without(profile, group, gone), frame, known=False)
 
 
-def _tried(group: Group, profile: DeviceProfile, frame: pl.DataFrame, wanted: str | None) -> pl.DataFrame:
-    parts = [rows.with_columns(how=pl.lit(rung)) for key, rows in groups(frame, KEYS[group.family])
-             if (rung := how(profile, group.family, key)) == (wanted or rung)]
+def _tried(group: Group, profile: DeviceProfile, frame: pl.DataFrame, known: bool) -> pl.DataFrame:
+    """The rows with `predicted`, `error` and `how`: of the keys that this group's own tables answer (`known`), or of
+    those that only a fallback does. What another source's table answers exactly is no trial of this one."""
+    parts = []
+    for key, rows in groups(frame, KEYS[group.family]):
+        rung, source = answered(profile, group.family, key)
+        if (rung == "exact" and source in ("", group.name)) if known else rung != "exact":
+            parts.append(rows.with_columns(how=pl.lit(rung)))
     if not parts:
         return frame.clear().with_columns(error=pl.lit(0.0), predicted=pl.lit(0.0), how=pl.lit(""))
-    known = pl.concat(parts)
-    predicted = predict(profile, group.family, known)
-    return known.with_columns(predicted=predicted, error=predicted / known["ns"].to_numpy() - 1)
+    answers = pl.concat(parts)
+    predicted = predict(profile, group.family, answers)
+    return answers.with_columns(predicted=predicted, error=predicted / answers["ns"].to_numpy() - 1)
 
 
 def _place(family: str, key: dict[str, Any]) -> Any:
@@ -243,7 +248,7 @@ def _errors(group: Group, profile: DeviceProfile) -> Provenance:
         update["fallback"] = FallbackErrors(
             interpolated=_summary(tried.filter(pl.col("how") == "interpolated")),
             nearest=_summary(tried.filter(pl.col("how") == "nearest")),
-            form=_summary(_tried(group, flat, points.drop("error", "predicted", "how"), None)),
+            form=_summary(_tried(group, flat, points.drop("error", "predicted", "how"), known=False)),
             beyond=_beyond(group, profile))
     return profile.provenance[group.name].model_copy(update=update)
 
@@ -256,7 +261,7 @@ def _beyond(group: Group, profile: DeviceProfile) -> HeldOutError | None:
     if far.height < FEW or not kept:
         return None
     short = profile.model_copy(update={"curves": Curves(**{group.family: kept})})
-    return _summary(_tried(group, short, far[:: max(1, far.height // MANY)], "exact"))
+    return _summary(_tried(group, short, far[:: max(1, far.height // MANY)], known=True))
 
 
 def _cut(curve: Any, cut: float) -> Any:

@@ -37,17 +37,18 @@ def groups(frame: pl.DataFrame, by: tuple[str, ...]) -> Iterator[tuple[dict[str,
         yield dict(zip(by, values, strict=True)), rows
 
 
-def how(profile: DeviceProfile, family: str, key: dict[str, Any]) -> str:
-    """On which rung of the fallbacks (exact, interpolated, nearest, form) the profile answers for a key."""
-    if family in ("decode", "skew"):
-        return _group(profile, key).decode.origin.how
-    if family == "prefill":
-        return _group(profile, key).prefill.origin.how
-    if family == "linear":
-        return linear_row(profile, key["n"], key["k"], key["dtype"]).origin.how
-    if family == "moe":
-        return moe_row(profile, moe_key(key), key["dtype"]).origin.how
-    return "exact"
+def answered(profile: DeviceProfile, family: str, key: dict[str, Any]) -> tuple[str, str]:
+    """(rung, provenance) of a profile's answer for a key: exact, interpolated, nearest or form; "" for families that
+    have one source only."""
+    if family in ("decode", "prefill"):
+        origin = getattr(_group(profile, key), family).origin
+    elif family == "linear":
+        origin = linear_row(profile, key["n"], key["k"], key["dtype"]).origin
+    elif family == "moe":
+        origin = moe_row(profile, moe_key(key), key["dtype"]).origin
+    else:
+        return "exact", ""
+    return origin.how, origin.source
 
 
 def error(profile: DeviceProfile, family: str, frame: pl.DataFrame) -> HeldOutError | None:

@@ -133,16 +133,16 @@ _ALIKE = {"fp16": ("fp16", "bf16"), "bf16": ("bf16", "fp16"), "fp8_block": ("fp8
 
 def linear_row(device: DeviceProfile, n: int, k: int, dtype: str) -> RatioRow:
     """Ratios of the linear layer (N, K): this very shape, bilinear in log N and log K between four corners or by
-    inverse distance between scattered neighbours, the nearest shape, or the form alone. Of several tables one that
-    holds the very shape answers, else the one with the most shapes."""
+    inverse distance between scattered neighbours, the nearest shape, or the form alone. Of several tables the
+    first that holds the very shape answers, else the one with the most shapes."""
     form, form_error = datasheet.forms(device.facts).matmul(dtype)
     compute = compute_dtype(dtype)
     dtypes = {table.dtype for table in device.curves.linear}
     name = next((d for d in _ALIKE.get(dtype, (dtype,)) if d in dtypes), None)
     if name is None:
         return RatioRow(form, (1.0,), (1.0,), compute, origin(None, "form", "datasheet", form_error))
-    table = max((table for table in device.curves.linear if table.dtype == name),
-                key=lambda table: ((n, k) in table.shapes, len(table.shapes)))
+    tables = [table for table in device.curves.linear if table.dtype == name]
+    table = next((table for table in tables if (n, k) in table.shapes), max(tables, key=lambda t: len(t.shapes)))
     weights, how = _shape_weights(table, n, k)
     ratio = tuple(sum(w * table.ratio[i][j] for i, w in weights) for j in range(len(table.m)))
     if {name, dtype} == {"fp8", "fp8_block"}:

@@ -192,6 +192,14 @@ def test_linear_layers_fall_back(shape: tuple[int, int], dtype: str, how: str, r
     assert row.ratio == pytest.approx((ratio,) * len(row.ratio))
 
 
+def test_a_layers_own_table_comes_before_a_grid() -> None:
+    grid = table("bf16", {(4096, 4096): 1.0, (4096, 8192): 1.0, (8192, 4096): 1.0, (8192, 8192): 1.0})
+    device = profile(linear=(table("bf16", {(4096, 4096): 2.0}), grid))
+    assert linear_row(device, 4096, 4096, "bf16").ratio[0] == 2.0
+    assert linear_row(device, 8192, 8192, "bf16").ratio[0] == 1.0
+    assert linear_row(device, 5120, 5120, "bf16").ratio[0] == pytest.approx(1.0)
+
+
 def test_scattered_shapes_are_weighted_by_distance() -> None:
     row = linear_row(profile(linear=(table("bf16", {(4096, 4096): 1.0, (16384, 4100): 2.0}),)), 4096 * 2, 4096, "bf16")
     assert row.origin.how == "interpolated"
