@@ -15,7 +15,8 @@ from kvsim.units import GIB
 
 def test_the_promised_engines_are_there() -> None:
     assert engine_names()[0] == "vllm-1"
-    assert set(engine_names()) == {"vllm-1", "vllm-0", "sglang", "trtllm", "lmdeploy", "orca", "static", "reference"}
+    names = {"vllm-1", "vllm-0", "sglang", "trtllm", "trtllm-max-util", "lmdeploy", "orca", "static", "reference"}
+    assert set(engine_names()) == names
 
 
 @pytest.mark.parametrize("name", engine_names())
