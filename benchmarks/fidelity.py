@@ -20,7 +20,7 @@ from typing import Any
 from kvsim.validate.report import Row, statistics
 
 WORST = 12
-FIELDS = ("id", "group", "metric", "predicted", "true", "note", "rounding")
+FIELDS = ("id", "group", "metric", "predicted", "true", "note")
 
 
 def main(folder: Path, document: Path) -> None:
@@ -36,7 +36,8 @@ def main(folder: Path, document: Path) -> None:
 
 def table(found: list[dict[str, Any]], kind: str) -> str:
     rows = [
-        Row(**{name: r[name] for name in FIELDS}, interval=tuple(r["interval"]) if r["interval"] else None)
+        Row(**{name: r[name] for name in FIELDS}, rounding=r.get("rounding", 0.0),
+            interval=tuple(r["interval"]) if r["interval"] else None)
         for report in found for r in report["rows"]
     ]  # fmt: skip
     if kind == "rows":
