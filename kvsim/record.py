@@ -71,7 +71,7 @@ class Recorder:
         self.decode_tokens = 0
         self.recomputed_tokens = 0
         self.engine_steps = 0
-        self.sample_every = 1 << max(20, (span_ns // (SAMPLES // 2)).bit_length())
+        self.sample_every = 1 << max(25, (span_ns // (SAMPLES // 2)).bit_length())
         self.next_sample = 0
         """the timeline has one sample a grid time: the state at the end of the step that reaches it"""
 
