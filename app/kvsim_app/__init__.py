@@ -1,4 +1,4 @@
 """kvsim's interactive app (Streamlit, Altair): `kvsim app`. It uses kvsim's public names only.
 
-Results → `charts` (pure functions, no Streamlit) and `findings` (sentences, computed) → `pages` (one file a view).
+Results → `charts` (pure functions, no Streamlit) and `findings` (sentences, computed) → `views` (one file a view).
 """

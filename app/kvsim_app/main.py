@@ -8,6 +8,7 @@ from kvsim.errors import InputError
 from kvsim_app import session
 from kvsim_app.sidebar import sidebar
 
+# In a folder of another name than "pages", which Streamlit would serve by itself, past this file.
 PAGES = {
     "Answer": [
         ("answer", "Answer", ":material/task_alt:"),
@@ -33,11 +34,11 @@ PAGES = {
 
 
 def main() -> None:
-    st.set_page_config(page_title="kvsim", page_icon=":material/memory:", layout="wide")
+    st.set_page_config(page_title="kvsim", layout="wide")
     session.sync()
     groups = {
         group: [
-            st.Page(f"pages/{name}.py", title=title, icon=icon, default=name == "answer", url_path=name)
+            st.Page(f"views/{name}.py", title=title, icon=icon, default=name == "answer", url_path=name)
             for name, title, icon in pages
         ]
         for group, pages in PAGES.items()

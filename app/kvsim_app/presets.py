@@ -31,13 +31,13 @@ PRESETS = {
     ),
     "Does quantizing help?": Preset(
         "Does quantizing help?",
-        "The same chat at four times the rate on a small L4, whose pool is tight: 16, 8 and 4 bits a number.",
+        "The same chat on a small L4, whose pool is tight: 16, 8 and 4 bits a number.",
         {"trace": "sample", "duration": "5m", "model": "llama-3.1-8b", "device": "l4", "max_model_len": 16384},
         ("paged", "paged-int8", "paged-int4"),
     ),
     "Is sharing prefixes worth it?": Preset(
         "Is sharing prefixes worth it?",
-        "Long conversations as in Mooncake's trace on two H100: sharing on the GPU, and with host memory behind it.",
+        "Long conversations as in Mooncake's trace, 70B on four H100: sharing on the GPU, and with host memory too.",
         {"trace": "synth:mooncake-chat", "duration": "5m", "model": "llama-3.1-70b", "device": "h100-sxm", "tp": 4},
         ("paged", "paged-prefix", "paged-offload"),
     ),

@@ -72,9 +72,9 @@ def one_of(runs: Mapping[str, Result], key: str) -> tuple[str, Result]:
     if len(names) > 1:
         name = (
             st.segmented_control(
-                "Run", names, default=names[-1], key=f"{key}-run", label_visibility="collapsed", required=True
+                "Run", names, default=names[0], key=f"{key}-run", label_visibility="collapsed", required=True
             )
-            or names[-1]
+            or names[0]
         )
     return name, runs[name]
 
@@ -88,19 +88,15 @@ def welcome() -> None:
         "**Run**."
     )
     columns = st.columns(2)
-    for number, (_name, preset) in enumerate(PRESETS.items()):
+    for number, preset in enumerate(PRESETS.values()):
         with columns[number % 2].container(border=True, height="stretch"):
             st.subheader(preset.question, anchor=False)
             st.markdown(preset.about)
             st.caption(" · ".join(preset.policies))
-            st.button(
-                "Compare",
-                key=f"start-{number}",
-                type="primary" if number == 0 else "secondary",
-                icon=":material/play_arrow:",
-                on_click=choose,
-                args=(preset.selection,),
-            )
+            kind = "primary" if number == 0 else "secondary"
+            if st.button("Compare", key=f"start-{number}", type=kind, icon=":material/play_arrow:"):
+                choose(preset.selection)
+                st.switch_page("views/compare.py")
     st.markdown(
         "New to this? [How it works](how_it_works) teaches the KV cache from the start, and the "
         "[calculator](calculator) answers *how many tokens fit* at once."

@@ -11,7 +11,7 @@ PAGES = ("answer", "load_curve", "pareto", "compare", "anatomy", "memory_map", "
 
 def go(app: AppTest, page: str) -> AppTest:
     app.run()
-    return app.switch_page(f"pages/{page}.py").run()
+    return app.switch_page(f"views/{page}.py").run()
 
 
 def texts(app: AppTest) -> str:

@@ -49,7 +49,7 @@ def changes(names: list[str], ratios: list[float], better: list[bool], before: s
     scale = alt.X(
         "ratio:Q",
         scale=alt.Scale(type="log"),
-        axis=alt.Axis(title=f"{after} ÷ {before}", format="~g", labelExpr="datum.label + ' ×'"),
+        axis=alt.Axis(title=f"{after} ÷ {before}", format="~g"),
     )
     base = alt.Chart(source, height=26 * max(len(names), 3) + 90)
     bars = base.mark_rule(strokeWidth=8, opacity=0.85).encode(

@@ -66,8 +66,8 @@ def bars(runs: Runs) -> alt.Chart:
     shown = [name for name in MEMORY if any(k == name and s > 0 for _, k, _, s in rows)] or list(MEMORY)
     source = records(run=names, category=kinds, order=places, share=np.array(shares))
     return (
-        alt.Chart(source, height=44 * len(runs) + 90)
-        .mark_bar(height=28, opacity=0.9)
+        alt.Chart(source, height=48 * len(runs) + 120)
+        .mark_bar(opacity=0.9)
         .encode(
             x=alt.X(
                 "share:Q",
@@ -94,8 +94,8 @@ def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
     run, part, order, size, text = zip(*rows, strict=True)
     source = records(run=run, part=part, order=order, bytes=size, size=text)
     return (
-        alt.Chart(source, height=44 * len(plans) + 90)
-        .mark_bar(height=28, opacity=0.9)
+        alt.Chart(source, height=48 * len(plans) + 120)
+        .mark_bar(opacity=0.9)
         .encode(
             x=alt.X(
                 "bytes:Q", stack="zero", scale=alt.Scale(nice=False), axis=alt.Axis(labelExpr=BYTES, title="of one GPU")

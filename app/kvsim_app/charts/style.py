@@ -10,7 +10,7 @@ import altair as alt
 from kvsim.report.axes import clock_ticks
 from kvsim.report.palette import MEMORY, SERIES
 
-HEIGHT = 300
+HEIGHT = 360
 GREY = "#8A8F98"
 BAD = "#D55E00"
 

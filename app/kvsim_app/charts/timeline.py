@@ -55,7 +55,7 @@ def gantt(result: Result, first: int = 0, rows: int = ROWS) -> alt.VConcatChart:
     low = float(spans["start_s"].min() or 0)  # type: ignore[arg-type]
     high = float(spans["end_s"].max() or 1)  # type: ignore[arg-type]
     brush = alt.selection_interval(encodings=["x"], name="brush")
-    zoomed = alt.Scale(domain=brush, nice=False)
+    zoomed = alt.Scale(domain={"param": "brush", "encoding": "x"}, nice=False)
     bars = (
         alt.Chart(records(**{c: spans[c].to_list() for c in spans.columns}), height=340)
         .mark_bar(clip=True)
@@ -158,7 +158,7 @@ def panel(time: np.ndarray, lines: Mapping[str, np.ndarray], title: str, unit: s
         value=np.concatenate(list(lines.values())),
     )
     return (
-        alt.Chart(source, height=220)
+        alt.Chart(source, height=280)
         .mark_line(interpolate="step-after", strokeWidth=1.6)
         .encode(
             x=alt.X("t:Q", axis=clock("time", float(time[-1])), scale=alt.Scale(nice=False)),
@@ -194,7 +194,7 @@ def quantiles(result: Result, metric: str, bins: int = 60) -> alt.Chart | None:
     )
     source = records(t=stats["t"].to_numpy(), run=stats["run"].to_list(), value=stats["value"].to_numpy())
     return (
-        alt.Chart(source, height=220)
+        alt.Chart(source, height=280)
         .mark_line(strokeWidth=1.6)
         .encode(
             x=alt.X("t:Q", axis=clock("time of arrival", float(stats["t"].max() or 1)), scale=alt.Scale(nice=False)),

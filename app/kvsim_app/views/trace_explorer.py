@@ -90,7 +90,7 @@ def page() -> None:
                 chosen.policies or ("paged",),
             )
         )
-        st.switch_page("pages/compare.py")
+        st.switch_page("views/compare.py")
     frame.download(
         pl.DataFrame(
             {

@@ -63,7 +63,7 @@ def page() -> None:
 def _numbers(summary: dict) -> None:
     cache, requests = summary["cache"], summary["requests"]
     values = {
-        "Completed": (f"{requests['completed']:,} of {requests['total']:,}", "refused"),
+        "Completed": (f"{requests['completed']:,}", "refused"),
         "Output tokens/s": (f"{summary['throughput']['output_tokens_per_s']:,.0f}", "throughput"),
         "TTFT p99": (frame.duration(summary["latency_s"]["ttft"]["p99"]), "TTFT"),
         "TPOT p50": (frame.duration(summary["latency_s"]["tpot"]["p50"]), "TPOT"),

@@ -52,7 +52,7 @@ def _open(event: dict) -> None:
     base = selection().base
     if st.button(f"Open {policy} at {scale:g} × the rate", icon=":material/open_in_new:", type="primary"):
         choose(Selection(base.replace(rate_scale=base.rate_scale * scale), (policy,)))
-        st.switch_page("pages/compare.py")
+        st.switch_page("views/compare.py")
 
 
 page()
