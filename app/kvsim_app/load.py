@@ -19,7 +19,7 @@ SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 WINDOW_S = 180.0
 """longest stretch of traffic that a point replays"""
 METRICS = {"ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99"}
-_FULL = 0.95
+_FULL = 0.9
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from kvsim.errors import InputError
@@ -34,7 +36,7 @@ PAGES = {
 
 
 def main() -> None:
-    st.set_page_config(page_title="kvsim", layout="wide")
+    st.set_page_config(page_title="kvsim", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
     session.sync()
     groups = {
         group: [

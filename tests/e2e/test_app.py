@@ -26,7 +26,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 QUERY = {"trace": "sample", "duration": "20s", "model": "llama-3.1-8b", "device": "h100-sxm", "interval": "false",
          "policies": "contiguous,paged"}  # fmt: skip
-PAGES = ("answer", "load_curve", "pareto", "compare", "anatomy", "memory_map", "timeline", "operations", "cost",
+PAGES = ("", "load_curve", "pareto", "compare", "anatomy", "memory_map", "timeline", "operations", "cost",
          "calculator", "how_it_works", "trace_explorer")  # fmt: skip
 PATIENCE_MS = 120_000
 # On a page's own address Streamlit first asks below it for its endpoints, and finds them at the root.

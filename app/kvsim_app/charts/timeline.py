@@ -54,7 +54,7 @@ def gantt(result: Result, first: int = 0, rows: int = ROWS) -> alt.VConcatChart:
     names = [name for name in PHASES if name in shown]
     low = float(spans["start_s"].min() or 0)  # type: ignore[arg-type]
     high = float(spans["end_s"].max() or 1)  # type: ignore[arg-type]
-    brush = alt.selection_interval(encodings=["x"], name="brush")
+    brush = alt.selection_interval(encodings=["x"], name="brush", value={"x": [low, high]})
     zoomed = alt.Scale(domain={"param": "brush", "encoding": "x"}, nice=False)
     bars = (
         alt.Chart(records(**{c: spans[c].to_list() for c in spans.columns}), height=340)
