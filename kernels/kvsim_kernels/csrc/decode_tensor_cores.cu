@@ -85,7 +85,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
             for (int d = t; d < D; d += 4) top = fmaxf(top, fabsf(to_float(row[d])));
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-            unit[h] *= power_of_two(exponent(top)), inverse = power_of_two(-exponent(top));
+            unit[h] *= exp2_int(log2_int(top)), inverse = exp2_int(-log2_int(top));
         }
         float sums[GROUPS] = {};                // of the row's groups, for the keys' zeros
         #pragma unroll
@@ -112,7 +112,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
     float zero[H][SCALING == PER_GROUP ? GROUPS : 1] = {};                      // what the values' zeros add
     float shrink[SCALING == PER_GROUP ? GROUPS : 1];     // power of two that brings the value scales so far below 2
     #pragma unroll
-    for (float& by : shrink) by = power_of_two(126);
+    for (float& by : shrink) by = exp2_int(126);
     #pragma unroll
     for (int h = 0; h < H; ++h) m[h] = -INF, l[h] = 0;
 
@@ -224,8 +224,8 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
                     if (__any_sync(ALL_LANES, top * shrink[i] >= 2)) {          // rare
                         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
                         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-                        const float by = power_of_two(-exponent(top)) * power_of_two(-exponent(shrink[i]));
-                        shrink[i] = power_of_two(-exponent(top));
+                        const float by = exp2_int(-log2_int(top)) * exp2_int(-log2_int(shrink[i]));
+                        shrink[i] = exp2_int(-log2_int(top));
                         #pragma unroll
                         for (int n = i * OWN * STEPS<S>; n < (i + 1) * OWN * STEPS<S>; ++n)
                             #pragma unroll
@@ -282,7 +282,7 @@ decode_tensor_cores(T* __restrict__ out, float* __restrict__ part, float* __rest
             for (int e = 0; e < 4; ++e) {
                 float by = (e / 2 ? 1 / Format<S>::SECOND : 1) / Format<S>::UNPACKED;
                 if (SCALING == PER_GROUP || (SCALING == PER_TOKEN && scales))
-                    by *= power_of_two(-exponent(shrink[SCALING == PER_GROUP ? n * 16 / GROUP : 0]));
+                    by *= exp2_int(-log2_int(shrink[SCALING == PER_GROUP ? n * 16 / GROUP : 0]));
                 outs[(warp * HEADS + h * 8 + t * 2 + e % 2) * D + value_channel<S>(n, e / 2, g)] = o[n][h][e] * by;
             }
     }

@@ -111,8 +111,8 @@ template <> DEVICE bf16_t from_float<bf16_t>(float x) { return {bf16_bits(x)}; }
 template <> DEVICE float from_float<float>(float x) { return x; }
 
 // 2^e, and the e of 2^e <= x < 2^(e + 1) for x >= 0, kept within -126 to 126 so that 2^-e is a number too.
-DEVICE float power_of_two(int e) { return __uint_as_float((unsigned)(e + 127) << 23); }
-DEVICE int exponent(float x) { return min(max((int)(__float_as_uint(x) >> 23) - 127, -126), 126); }
+DEVICE float exp2_int(int e) { return __uint_as_float((unsigned)(e + 127) << 23); }
+DEVICE int log2_int(float x) { return min(max((int)(__float_as_uint(x) >> 23) - 127, -126), 126); }
 
 // Four fp8 numbers in a word as halves, exactly: out[0] holds bytes 0 and 2, out[1] bytes 1 and 3.
 // `by_bits`, for chips without the instruction, moves sign and magnitude into place, which gives the number times 2^-8
