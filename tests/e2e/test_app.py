@@ -121,7 +121,7 @@ def test_page_shows_finding_tier_and_charts(server: str, page: Any, name: str) -
 def test_a_brush_zooms_the_timeline(server: str, page: Any) -> None:
     page.goto(f"{server}/timeline?{urlencode(QUERY)}")
     settled(page)
-    chart = page.locator("[data-testid=stVegaLiteChart] canvas").first
+    chart = page.locator("[data-testid=stVegaLiteChart]").first
     chart.wait_for()
     chart.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
