@@ -21,7 +21,8 @@ import torch
 from kvsim.errors import InputError
 from kvsim.model import ModelSpec
 from kvsim_calibration.engine import ops
-from kvsim_calibration.engine.caches.base import Batch, Cache, Rows
+from kvsim_calibration.engine.caches.base import Batch, Cache
+from kvsim_calibration.engine.caches.store import Rows
 
 Tensor = torch.Tensor
 FAMILIES = ("llama", "mistral", "qwen2")

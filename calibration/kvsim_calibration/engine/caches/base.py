@@ -9,8 +9,8 @@ A forward computes a `Batch`: for each of its sequences some new tokens behind t
 and the owner of a sequence calls `cache.drop(sequence)` when it is over. A policy is a subclass of `Cache`, or, easier,
 of `PerSequence`, which asks for no more than where rows are kept:
 
-    write(layer, at, k, v)      store the new rows of the batch's sequence number `at`
-    read(layer, at) -> (K, V)   all that is kept of it, oldest first, the new rows last
+    write(layer, k, v)          store the new rows of all sequences of the batch
+    read(layer, at) -> (K, V)   all that is kept of its sequence number `at`, oldest first, the new rows last
 
 A policy that drops rows does so in `end`; what it drops is its own business, since the model gives keys that are
 rotated for their true positions already, and attention is causal by order in `read`. One that scores rows by the
@@ -71,29 +71,6 @@ class Batch:
         return [start - 1 for start in self.starts[1:]]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What a cached row is: KV heads × channels numbers for keys, and as many for values, in every layer."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of a token over all layers, unquantized."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
-
-    def zeros(self, *lead: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Keys and values, a tensor [*lead, kv_heads, head_dim] for each layer."""
-        shape = (*lead, self.kv_heads, self.head_dim)
-        keys, values = ([torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
-                        for _ in range(2))  # fmt: skip
-        return keys, values
-
-
 class Cache(ABC):
     """What the model needs of a cache."""
 
@@ -129,20 +106,17 @@ class PerSequence(Cache):
         self._masks: dict[tuple[int, int], Tensor | None] = {}
 
     @abstractmethod
-    def write(self, layer: int, at: int, k: Tensor, v: Tensor) -> None:
-        """Store k and v [new tokens, kv heads, head size] of the batch's sequence number `at`."""
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store k and v [tokens, kv heads, head size] of the batch's new tokens."""
 
     @abstractmethod
     def read(self, layer: int, at: int) -> tuple[Tensor, Tensor]:
         """Keys and values [kept tokens, kv heads, head size] of sequence number `at`, the new rows last."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = torch.empty_like(q)
-        for at in range(len(self.batch)):
-            rows = self.batch.rows(at)
-            self.write(layer, at, k[rows], v[rows])
-            out[rows] = self.attend_one(layer, at, q[rows], *self.read(layer, at))
-        return out
+        self.write(layer, k, v)  # of all, before any is read: sequences may share blocks that are new in this step
+        rows = [self.batch.rows(at) for at in range(len(self.batch))]
+        return torch.cat([self.attend_one(layer, at, q[new], *self.read(layer, at)) for at, new in enumerate(rows)])
 
     def attend_one(self, layer: int, at: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of one sequence's new queries. The place to look at scores."""
