@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kvsim.device import (
@@ -90,6 +91,8 @@ def groups_of(tag: str, sources: Iterable[Rows]) -> Iterator[Group]:
             frame = rows.frame.filter(pl.col(column) == dtype) if column else rows.frame
             by = KEYS[rows.family]
             points, keys = held_out(frame, [*by, *POINTS[rows.family]]), held_out(frame, by, KEY_SEED)
+            if keys.all() or not (~points & ~keys).any():  # so few kernels that none is left to fit a form to
+                keys = np.zeros_like(keys)
             yield Group(f"{tag}-{rows.family}-{dtype}", rows.family, frame, points, keys, rows)
 
 

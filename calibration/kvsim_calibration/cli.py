@@ -30,6 +30,74 @@ Knots = Annotated[int, typer.Option(min=4, help="Values of m in a table of linea
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")]
 
 
+@app.callback(invoke_without_command=True)
+def measure(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option("--out", help="Profile JSON to write; raw rows go beside it")] = None,
+    models: Annotated[str | None, typer.Option(help="Models whose kernels are timed: names or config.json paths, with "
+                      "commas [default: smollm2-135m on a CPU, llama-3.1-8b on a GPU]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, … [default: the first GPU, else the CPU]")] = None,
+    backend: Annotated[str | None, typer.Option(help="cuda: kvsim's kernels and torch's GEMM; torch: torch's "
+                                                "operators [default: cuda on an NVIDIA GPU, else torch]")] = None,
+    budget: Annotated[str, typer.Option(help="Time for measuring, e.g. 3m; the fit adds some seconds")] = "8m",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the raw rows of an earlier run")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU [default: all cores]")] = None,
+    dtypes: Annotated[str | None, typer.Option(help="Of weights and activations, the main one first "
+                                               "[default: fp32,bf16 on a CPU, bf16 on a GPU]")] = None,
+    max_batch: Annotated[int | None, typer.Option(min=1, help="Most decoding sequences")] = None,
+    max_context: Annotated[int | None, typer.Option(min=16, help="Longest context in tokens")] = None,
+    max_chunk: Annotated[int | None, typer.Option(min=8, help="Longest prefill chunk in tokens")] = None,
+    as_json: Json = False,
+) -> int:
+    """Measure this device: time the kernels of your models, fit them, write a profile of tier `measured`.
+
+    A run that ends early, or is killed, goes on with --resume: every row is on disk when it is measured.
+
+    Example: kvsim calibrate --device cpu --models smollm2-135m --budget 3m --out my-cpu.json
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    from kvsim.units import parse_duration_ns, seconds
+    from kvsim_calibration.backends.command import Asked, calibrate
+    from kvsim_calibration.backends.summary import report
+
+    if out is None:
+        raise InputError("kvsim calibrate needs --out FILE.json, where the profile goes")
+    words = ["kvsim", "calibrate", *(["--device", device] if device else []), *(["--backend", backend] if backend else
+             []), *(["--models", models] if models else []), "--budget", budget, "--out", out.name]
+    asked = Asked(_names(models), out, seconds(parse_duration_ns(budget)), device, backend, resume, threads,
+                  _names(dtypes), max_batch, max_context, max_chunk)
+    profile, store, outcome = calibrate(asked, shlex.join(words))
+    _write(profile, out)
+    report(profile, store, outcome, out, as_json)
+    return 0
+
+
+@app.command("fit")
+def fit_rows(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Raw rows of a run, from any machine")],
+    out: Out, as_json: Json = False,
+) -> int:
+    """Fit the raw rows of a run again.
+
+    Example: kvsim calibrate fit my-cpu.rows.jsonl --out my-cpu.json
+    """
+    from kvsim_calibration.backends.command import fitted
+    from kvsim_calibration.backends.store import Store
+    from kvsim_calibration.backends.summary import report
+
+    _checked(out)
+    store = Store(rows)
+    profile = fitted(store, shlex.join(["kvsim", "calibrate", "fit", rows.name, "--out", out.name]))
+    _write(profile, out)
+    report(profile, store, None, out, as_json)
+    return 0
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
 @imports.command("aiconfigurator")
 def import_aiconfigurator(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder, wheel of aiconfigurator-core, or `installed`")],
@@ -131,8 +199,7 @@ def _import(tag: str, system: str, out: Path, onto: Path | None, options: Option
     base = load_device(str(onto) if onto else system)
     if not onto:
         base = base.model_copy(update={"curves": Curves(), "provenance": {}, "curves_from": None})
-    if out.suffix != ".json":
-        raise InputError(f"--out {out}: a profile's name ends in .json")
+    _checked(out)
     with Steps() as steps:
         steps("reading")
         rows = read(system, base.facts)
@@ -144,6 +211,11 @@ def _import(tag: str, system: str, out: Path, onto: Path | None, options: Option
         view.print_table(profile)
         show(f"{out}: {out.stat().st_size / 1000:.0f} kB")
     return 0
+
+
+def _checked(out: Path) -> None:
+    if out.suffix != ".json":
+        raise InputError(f"--out {out}: a profile's name ends in .json")
 
 
 def _write(profile: DeviceProfile, out: Path) -> None:

@@ -1,0 +1,295 @@
+"""Cases → times of torch's operators, those that the reference engine runs, on any torch device.
+
+Buffers rotate: a case gets as many sets (layers of one cache, weights) as together outgrow the last cache level, since
+in a model a layer's weights and KV rows have left it by the time the layer runs again. Activations stay warm, as there.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from kvsim_calibration.backends.cases import Case, Values
+from kvsim_calibration.backends.clock import Launch, Timing, timed
+from kvsim_calibration.engine import ops
+from kvsim_calibration.engine.caches import Batch, Contiguous, Paged, PerSequence, Rows, Store, Uncached
+from kvsim_calibration.engine.caches.store import Format
+from kvsim_calibration.engine.model import Dims, Llama
+
+Tensor = torch.Tensor
+Launches = dict[str, list[Launch]]
+"""column of a raw row → launches, one a buffer set"""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LAYERS = 4
+"""of the small model whose layer is timed as a whole"""
+MOST_SETS = 64
+TILE = 1 << 20
+"""random numbers that larger tensors repeat"""
+
+
+class TorchRun:
+    """Times cases on one torch device."""
+
+    def __init__(self, device: torch.device, main: str, last_cache_bytes: int, most_bytes: int) -> None:
+        """`main`: the dtype of activations; `last_cache_bytes`: of the last cache level; `most_bytes`: that one case's
+        buffer sets may take together."""
+        self.device, self.main = device, DTYPES[main]
+        self.cold_bytes, self.most_bytes = 2 * last_cache_bytes, most_bytes
+        self._seed = 0
+
+    def time(self, case: Case) -> dict[str, Timing]:
+        """Column (`ns` and, for unequal lengths, `ns_mean` and `ns_longest`) → timing of one visit."""
+        self.seed(case)
+        with torch.inference_mode():
+            return {column: timed(launches, self._wait()) for column, launches in self.prepared(case).items()}
+
+    def seed(self, case: Case) -> None:
+        """Random data hang on the case alone."""
+        self._seed = zlib.crc32(case.name.encode())
+
+    def prepared(self, case: Case) -> Launches:
+        """Buffers and launches of a case."""
+        return _PREPARE[case.family](self, case.values)
+
+    def _wait(self) -> Callable[[], None]:
+        if self.device.type == "cpu":
+            return lambda: None
+        return getattr(torch, self.device.type).synchronize  # type: ignore[no-any-return]
+
+    def sets(self, bytes_: int) -> int:
+        """Buffer sets of `bytes_` each: beyond the last cache level together, within memory."""
+        return max(1, min(MOST_SETS, -(-self.cold_bytes // max(1, bytes_)), self.most_bytes // max(1, bytes_)))
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Random numbers; a large tensor repeats the first TILE of them."""
+        found = torch.empty(shape, dtype=dtype or self.main, device=self.device)
+        self.fill(found)
+        return found
+
+    def fill(self, tensor: Tensor) -> None:
+        """Random numbers of any format: codes are random bytes, those of fp8 below 2 and never NaN."""
+        generator = torch.Generator(self.device).manual_seed(self._seed)
+        flat = tensor.view(torch.uint8).flatten() if tensor.element_size() == 1 else tensor.flatten()
+        head = flat[:TILE]
+        if tensor.element_size() == 1:
+            head.random_(0, 256, generator=generator)
+            if tensor.dtype == torch.float8_e4m3fn:
+                head &= 0xBF
+        else:
+            head.normal_(generator=generator)
+        for start in range(TILE, len(flat), TILE):
+            part = flat[start : start + TILE]
+            part.copy_(head[: len(part)])
+
+    def cache(self, values: Values, lengths: Sequence[int], counts: Sequence[int]
+              ) -> tuple[Contiguous | Paged, int]:
+        """A filled cache in which a batch of sequences has begun: `counts` new tokens each, `lengths` with them; and
+        its layers, each a buffer set."""
+        sequences, block = list(range(len(lengths))), values["block_size"]
+        plain = values["kv_dtype"] in DTYPES
+        kv_format: Format = "plain" if plain else values["kv_dtype"]
+        dtype = DTYPES[values["kv_dtype"]] if plain else self.main
+        width = sum(-(-length // block) for length in lengths) if block else 0
+        tokens = width * block if block else max(lengths) * len(lengths)
+        row = 2 * values["kv_heads"] * values["head_dim"] * dtype.itemsize
+        layers = self.sets(tokens * row)
+        rows = Rows(layers, values["kv_heads"], values["head_dim"], dtype, self.device)
+        held: Contiguous | Paged
+        if block:
+            order = list(range(width))
+            random.Random(self._seed).shuffle(order)
+            tables = {s: [order.pop() for _ in range(-(-lengths[s] // block))] for s in sequences}
+            held = Paged(rows, width, block, tables, kv_format)
+        else:
+            held = Contiguous(rows, len(lengths), max(lengths), kv_format)
+        self.filled(held.store)
+        before = [length - count for length, count in zip(lengths, counts, strict=True)]
+        if any(before) and not block:
+            held.begin(Batch(sequences, before, [0] * len(before)))
+        held.begin(Batch(sequences, list(counts), before))
+        return held, layers
+
+    def filled(self, store: Store) -> None:
+        """Random rows in all layers."""
+        for tensor in (*store.keys, *store.values):
+            self.fill(tensor)
+        for scales in store.scales or ():
+            scales.uniform_(0.005, 0.02)
+
+    def attending(self, values: Values, lengths: Sequence[int], counts: Sequence[int]) -> list[Launch]:
+        """Attention of a batch over what is cached, each launch in another layer."""
+        cache, layers = self.cache(values, lengths, counts)
+        q = self.normal(sum(counts), values["heads"], values["head_dim"], dtype=cache.store.rows.dtype)
+        return [partial(attended, cache, layer, q) for layer in range(layers)]
+
+
+def attended(cache: PerSequence, layer: int, q: Tensor) -> Tensor:
+    """What `PerSequence.attend` does once the new rows are written."""
+    rows = [cache.batch.rows(at) for at in range(len(cache.batch))]
+    return torch.cat([cache.attend_one(layer, at, q[new], *cache.read(layer, at)) for at, new in enumerate(rows)])
+
+
+def _decode(run: TorchRun, v: Values) -> Launches:
+    return {"ns": run.attending(v, [v["length"]] * v["n"], [1] * v["n"])}
+
+
+def _prefill(run: TorchRun, v: Values) -> Launches:
+    return {"ns": run.attending(v, [v["context"] + v["tokens"]] * v["chunks"], [v["tokens"]] * v["chunks"])}
+
+
+def _mixed(run: TorchRun, v: Values) -> Launches:
+    lengths = [v["context"] + v["tokens"], *[v["attended"]] * v["n"]]
+    return {"ns": run.attending(v, lengths, [v["tokens"], *[1] * v["n"]])}
+
+
+def _skew(run: TorchRun, v: Values) -> Launches:
+    n, mean, longest = v["n"], v["mean"], v["longest"]
+    shorter = (n * mean - longest) // (n - 1)
+    lengths = [longest, *[shorter] * (n - 1)]
+    lengths[-1] += n * mean - sum(lengths)
+    each = {"ns": lengths, "ns_mean": [mean] * n, "ns_longest": [longest] * n}
+    return {column: run.attending(v, batch, [1] * n) for column, batch in each.items()}
+
+
+def _linear(run: TorchRun, v: Values) -> Launches:
+    n, k, dtype = v["n"], v["k"], DTYPES[v["dtype"]]
+    x = run.normal(v["m"], k, dtype=dtype)
+    weights = [run.normal(n, k, dtype=dtype) for _ in range(run.sets(n * k * dtype.itemsize))]
+    return {"ns": [partial(ops.linear, x, w) for w in weights]}
+
+
+def _memory(run: TorchRun, v: Values) -> Launches:
+    return {"ns": _MEMORY[v["op"]](run, v)}
+
+
+def _append(run: TorchRun, v: Values) -> list[Launch]:
+    values = {**v, "kv_dtype": v["dtype"]}
+    cache, layers = run.cache(values, [v["m"]], [v["m"]])
+    k, new = (run.normal(v["m"], v["kv_heads"], v["head_dim"]) for _ in range(2))
+    return [partial(cache.write, layer, k, new) for layer in range(layers)]
+
+
+def _score(run: TorchRun, v: Values) -> list[Launch]:
+    """What heavy-hitter eviction adds to attention: the probabilities of one query, summed over a group."""
+    row = v["m"] * v["kv_heads"] * v["head_dim"] * run.main.itemsize
+    keys = [run.normal(v["m"], v["kv_heads"], v["head_dim"]) for _ in range(run.sets(row))]
+    q = run.normal(1, v["heads"], v["head_dim"])
+    total = torch.zeros(v["kv_heads"], v["m"], device=run.device)
+
+    def score(k: Tensor) -> None:
+        got = ops.probabilities(q, k).sum(1)
+        total.add_(got.view(v["kv_heads"], -1, got.shape[-1]).sum(1))
+
+    return [partial(score, k) for k in keys]
+
+
+def _copy(run: TorchRun, v: Values) -> list[Launch]:
+    """blocks: some of a layer's blocks to others. compact: tokens that stay move to the front, head by head."""
+    tokens = 16 * v["m"]
+    rows = Rows(run.sets(4 * tokens * v["kv_heads"] * v["head_dim"] * run.main.itemsize), v["kv_heads"], v["head_dim"],
+                run.main, run.device)
+    if v["what"] == "compact":
+        store = Store(rows, (1, 2 * tokens))
+        run.filled(store)
+        stay = torch.stack([torch.randperm(2 * tokens)[:tokens].sort()[0] for _ in range(v["kv_heads"])])
+        stay = stay.to(run.device)
+        return [partial(store.keep, layer, 0, stay) for layer in range(rows.layers)]
+    store = Store(rows, (2 * v["m"], 16))
+    run.filled(store)
+    order = torch.randperm(2 * v["m"], device=run.device)
+    old, new = order[: v["m"]], order[v["m"] :]
+
+    def move(layer: int) -> None:
+        for plane in (store.keys[layer], store.values[layer]):
+            plane.index_copy_(0, new, plane.index_select(0, old))
+
+    return [partial(move, layer) for layer in range(rows.layers)]
+
+
+def _host_copy(run: TorchRun, v: Values) -> list[Launch]:
+    """A cache's bytes between the device and host memory, pinned where that is another memory."""
+    numbers = v["bytes"] // run.main.itemsize
+    here = [run.normal(numbers) for _ in range(run.sets(2 * v["bytes"]))]
+    there = [torch.empty(numbers, dtype=run.main, pin_memory=run.device.type == "cuda").copy_(x) for x in here]
+    pairs = zip(there, here, strict=True) if v["what"] == "out" else zip(here, there, strict=True)
+    return [partial(target.copy_, source, non_blocking=True) for target, source in pairs]
+
+
+def _norm(run: TorchRun, v: Values) -> list[Launch]:
+    x, residual = (run.normal(v["m"], v["hidden"]) for _ in range(2))
+    weight = run.normal(v["hidden"])
+    return [lambda: ops.add_norm(x, residual, weight, 1e-5)]
+
+
+def _rope(run: TorchRun, v: Values) -> list[Launch]:
+    x = run.normal(v["m"], (v["heads"] + 2 * v["kv_heads"]) * v["head_dim"])
+    turned = x[:, : (v["heads"] + v["kv_heads"]) * v["head_dim"]].view(v["m"], -1, v["head_dim"])
+    cos, sin = ops.rotations(torch.arange(v["m"], device=run.device), v["head_dim"], 1e4, run.main)
+    return [lambda: ops.rotate(turned, cos, sin)]
+
+
+def _act(run: TorchRun, v: Values) -> list[Launch]:
+    x = run.normal(v["m"], 2 * v["inter"])
+    return [lambda: ops.gated(x)]
+
+
+def _embed(run: TorchRun, v: Values) -> list[Launch]:
+    table = run.normal(v["vocab"], v["hidden"])
+    draws = [torch.randint(v["vocab"], (v["m"],), device=run.device) for _ in range(MOST_SETS)]
+    return [partial(table.__getitem__, tokens) for tokens in draws]
+
+
+def _sample(run: TorchRun, v: Values) -> list[Launch]:
+    logits = run.normal(v["m"], v["vocab"])
+    return [lambda: logits.argmax(-1)]
+
+
+_MEMORY: dict[str, Callable[[TorchRun, Values], list[Launch]]] = {
+    "append": _append, "score": _score, "copy": _copy, "host_copy": _host_copy, "norm": _norm, "rope": _rope,
+    "act": _act, "embed": _embed, "sample": _sample,
+}
+
+
+def _ceiling(run: TorchRun, v: Values) -> Launches:
+    if v["what"] == "launch":
+        one = run.normal(1)
+        return {"ns": [lambda: one.add_(1)]}
+    if v["what"] == "gemm":
+        a, b = (run.normal(v["side"], v["side"], dtype=DTYPES[v["dtype"]]) for _ in range(2))
+        return {"ns": [lambda: ops.linear(a, b)]}
+    source = run.normal(v["bytes"] // run.main.itemsize)
+    if v["what"] == "read":
+        return {"ns": [source.sum]}
+    target = torch.empty_like(source)
+    return {"ns": [lambda: target.copy_(source)]}
+
+
+def _layer(run: TorchRun, v: Values) -> Launches:
+    """The next token of one sequence by LAYERS layers, of a model whose small vocabulary costs nothing."""
+    dims = Dims(LAYERS, v["hidden"], v["heads"], v["kv_heads"], v["head_dim"], v["inter"], vocab=16, tied=True)
+    model = Llama.random(dims, 0, run.main, str(run.device))
+    length, dtype = v["length"], run.main
+    if v["how"] == "uncached":
+        tokens, whole = torch.zeros(length, dtype=torch.long, device=run.device), Batch([0], [length], [0])
+        return {"ns": [lambda: model(tokens, whole, Uncached())]}
+    token, step = torch.zeros(1, dtype=torch.long, device=run.device), Batch([0], [1], [length - 1])
+    tables = {0: list(range(-(-length // 16)))}
+    cache = Paged(Rows(LAYERS, dims.kv_heads, dims.head_dim, dtype, run.device), len(tables[0]), 16, tables)
+    run.filled(cache.store)
+    return {"ns": [lambda: model(token, step, cache)]}
+
+
+def all_reduce(run: TorchRun, v: Values) -> Launches:
+    """NCCL's, of one process over all devices."""
+    buffers = [torch.ones(v["bytes"] // 2, dtype=torch.bfloat16, device=f"cuda:{i}") for i in range(v["gpus"])]
+    return {"ns": [lambda: torch.cuda.nccl.all_reduce(buffers)]}  # type: ignore[no-untyped-call]
+
+
+_PREPARE: dict[str, Callable[[TorchRun, Values], Launches]] = {
+    "decode": _decode, "prefill": _prefill, "mixed": _mixed, "skew": _skew, "linear": _linear, "memory": _memory,
+    "ceiling": _ceiling, "layer": _layer, "collective": all_reduce,
+}

@@ -1,0 +1,241 @@
+"""`kvsim calibrate` measures: grid, timing, raw rows, a run killed at a random moment, the profile that comes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kvsim_calibration.backends import clock, machine, measured, session  # noqa: E402
+from kvsim_calibration.backends.cases import Case  # noqa: E402
+from kvsim_calibration.backends.clock import Timing  # noqa: E402
+from kvsim_calibration.backends.grid import Size, cases, ladder  # noqa: E402
+from kvsim_calibration.backends.store import Store  # noqa: E402
+from kvsim_calibration.backends.torchrun import TorchRun  # noqa: E402
+
+from kvsim.cli import main  # noqa: E402
+from kvsim.device import load_device  # noqa: E402
+from kvsim.errors import InputError  # noqa: E402
+from kvsim.model import load_model  # noqa: E402
+
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 128,
+    "max_position_embeddings": 256, "tie_word_embeddings": True, "torch_dtype": "float32"}
+SIZE = Size(batch=2, context=128, chunk=32, cache_bytes=1 << 22, dtypes=("fp32",), blocks=(16,), copies=1 << 16)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "config.json"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+@pytest.fixture(scope="module")
+def grid(config: Path) -> list[Case]:
+    return cases([load_model(config)], SIZE)
+
+
+class Instant:
+    """A backend that takes no time: what a case costs hangs on its name alone."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def time(self, case: Case) -> dict[str, Timing]:
+        self.made.append(case.name)
+        if case.values.get("window") == 1:
+            raise RuntimeError("out of memory\nand more")
+        ns = float(1000 + sum(map(ord, case.name)) % 977)
+        columns = ("ns", "ns_mean", "ns_longest") if case.family == "skew" else ("ns",)
+        return {column: Timing(ns, 0.9 * ns, 1.1 * ns, 5) for column in columns}
+
+
+def test_the_grid_holds_every_family_and_comes_coarse_first(grid: list[Case]) -> None:
+    families = {case.family for case in grid}
+    assert families == {"ceiling", "decode", "prefill", "mixed", "linear", "memory", "layer"}
+    assert [case.level for case in grid] == sorted(case.level for case in grid)
+    assert {case.family for case in grid if case.level == 0} == {"ceiling", "decode", "prefill", "linear", "memory"}
+    assert len({case.name for case in grid}) == len(grid)
+    decode = [case.values for case in grid if case.family == "decode"]
+    assert {(v["kv_dtype"], v["block_size"]) for v in decode} >= {("fp32", 0), ("fp32", 16), ("int8", 16), ("int4", 16)}
+    ops = {case.values["op"] for case in grid if case.family == "memory"}
+    assert ops == {"append", "score", "copy", "host_copy", "norm", "rope", "act", "embed", "sample"}
+
+
+def test_the_grid_follows_the_models_and_the_sizes(config: Path) -> None:
+    large = Size(batch=8, context=512, chunk=64, cache_bytes=1 << 30, dtypes=("bf16", "fp32"), devices=2)
+    found = cases([load_model("llama-3.1-8b"), load_model(config)], large)
+    assert {(c.values["n"], c.values["k"]) for c in found if c.family == "linear"} >= {(6144, 4096), (28672, 4096),
+                                                                                      (128, 64)}
+    assert {case.family for case in found} >= {"skew", "collective"}
+    assert max(c.values["length"] * c.values["n"] for c in found if c.family == "decode") == 8 * 512
+    small = cases([load_model("llama-3.1-8b")], Size(8, 512, 64, 1 << 20, ("bf16",)))
+    assert max(c.values["length"] * c.values["n"] for c in small
+               if c.family == "decode" and c.values["kv_dtype"] == "bf16") * 4096 == 1 << 20
+    heads = [c.values["m"] for c in small if c.family == "linear" and c.values["n"] == 128256]
+    assert max(heads) == 8
+
+
+def test_a_model_whose_attention_has_no_operator_is_refused() -> None:
+    with pytest.raises(InputError, match="latent attention"):
+        cases([load_model("deepseek-v3")], SIZE)
+
+
+@pytest.mark.parametrize(("low", "high", "step", "found"), [(1, 9, 2, [1, 2, 4, 8]), (8, 8, 4, [8]), (16, 4, 2, [])])
+def test_ladder(low: int, high: int, step: float, found: list[int]) -> None:
+    assert ladder(low, high, step) == found
+
+
+def test_every_kind_of_case_runs_on_this_cpu(grid: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "SECONDS", 0.0)
+    run = TorchRun(torch.device("cpu"), "fp32", 1 << 16, 1 << 22)
+    kinds: dict[tuple[Any, ...], Case] = {}
+    for case in grid:
+        v = case.values
+        kinds[case.family, v.get("op"), v.get("kv_dtype"), v.get("block_size"), v.get("what"), v.get("how")] = case
+    unequal = {"heads": 4, "kv_heads": 2, "head_dim": 16, "kv_dtype": "fp32", "window": 0, "block_size": 16,
+               "tokens": 0, "context": 0, "n": 3, "mean": 20, "longest": 40}
+    for case in (*kinds.values(), Case("skew", unequal)):
+        timings = run.time(case)
+        assert set(timings) == ({"ns", "ns_mean", "ns_longest"} if case.family == "skew" else {"ns"})
+        assert all(0 < t.p20 <= t.median <= t.p80 for t in timings.values()), case.name
+
+
+def test_buffer_sets_outgrow_the_last_cache_level_and_stay_within_memory() -> None:
+    run = TorchRun(torch.device("cpu"), "fp32", last_cache_bytes=1000, most_bytes=10_000)
+    assert [run.sets(b) for b in (10, 100, 1999, 2000, 6000, 20_000)] == [64, 20, 2, 1, 1, 1]
+
+
+def test_paged_decode_attends_to_what_contiguous_decode_does() -> None:
+    """Same rows in either layout give the same output: what is timed is the kernel it is called."""
+    run = TorchRun(torch.device("cpu"), "fp32", 1, 1 << 20)
+    key = {"heads": 4, "kv_heads": 2, "head_dim": 16, "kv_dtype": "fp32"}
+    flat, _ = run.cache({**key, "block_size": 0}, [40, 40], [1, 1])
+    paged, _ = run.cache({**key, "block_size": 16}, [40, 40], [1, 1])
+    from kvsim_calibration.backends.torchrun import attended
+
+    for which in ("keys", "values"):
+        for at in (0, 1):
+            rows = getattr(flat.store, which)[0][flat.row[at]]  # type: ignore[union-attr]
+            for position, block in enumerate(paged.tables[at]):  # type: ignore[union-attr]
+                part = rows[16 * position : 16 * position + 16]
+                getattr(paged.store, which)[0][block][: len(part)] = part
+    q = torch.randn(2, 4, 16)
+    assert torch.equal(attended(flat, 0, q), attended(paged, 0, q))
+
+
+def test_timing_takes_buffers_in_turn_and_says_how_far_samples_lie_apart() -> None:
+    seen: list[int] = []
+    timing = clock.timed([lambda: seen.append(0) or time.sleep(0.001), lambda: seen.append(1) or time.sleep(0.001)])
+    assert timing.p20 <= timing.median <= timing.p80 and timing.median >= 1e6
+    assert timing.samples >= clock.LEAST and abs(seen.count(0) - seen.count(1)) <= 1
+
+
+def test_visits_to_a_case_lie_apart_and_a_coarse_level_is_seen_twice_before_the_finest(grid: list[Case]) -> None:
+    places = {(case.name, visit): at for at, (case, visit) in enumerate(session.order(grid))}
+    assert len(places) == session.VISITS * len(grid)
+    coarse, fine = ([case.name for case in grid if case.level == level] for level in (0, 2))
+    assert max(places[name, 1] for name in coarse) < min(places[name, 0] for name in fine)
+    assert next(iter(session.order(grid)))[0].family == "ceiling"
+
+
+def test_a_session_goes_on_where_another_stopped(grid: list[Case], tmp_path: Path) -> None:
+    path, run = tmp_path / "x.rows.jsonl", Instant()
+    store = Store(path)
+    store.describe({"backend": "torch", "name": "x"})
+    assert session.measure(grid, run, store, 0.0) == session.Outcome(0, session.VISITS * len(grid))
+    session.measure(grid[:40], run, store, 60.0)
+    before = path.read_bytes()
+    path.write_bytes(before[:-7])  # a kill in the middle of a line
+    again = Store(path)
+    outcome = session.measure(grid, run, again, 60.0)
+    assert outcome.left == 0 and outcome.made == session.VISITS * (len(grid) - 40) + 1
+    assert path.read_bytes().startswith(before[:-7])
+    kept = Store(path)
+    assert sorted((r["case"], r["visit"]) for r in kept.rows) == sorted(
+        (case.name, visit) for case in grid for visit in range(session.VISITS))
+
+
+def test_a_case_that_does_not_run_is_put_down_once_and_not_tried_again(grid: list[Case], tmp_path: Path) -> None:
+    broken = Case("decode", {**next(c.values for c in grid if c.family == "decode"), "window": 1})
+    run, store = Instant(), Store(tmp_path / "x.jsonl")
+    session.measure([broken], run, store, 60.0)
+    assert run.made == [broken.name] and store.rows[0]["failed"] == "out of memory"
+
+
+def test_raw_rows_of_another_machine_are_not_mixed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "x.jsonl")
+    store.describe({"name": "a", "cores": 2})
+    with pytest.raises(InputError, match="cores 2, now 4"):
+        Store(tmp_path / "x.jsonl").describe({"name": "a", "cores": 4})
+    (tmp_path / "y.jsonl").write_text('{"a": 1}\n{"b": 2}\n')
+    with pytest.raises(InputError, match="no raw rows"):
+        Store(tmp_path / "y.jsonl")
+
+
+def test_a_case_is_the_median_of_its_visits() -> None:
+    rows = [{"case": "a", "visit": i, "family": "linear", "ns": ns, "p20": ns, "p80": 1.2 * ns}
+            for i, ns in enumerate((10.0, 90.0, 11.0))]
+    assert [row["ns"] for row in measured.merged([*rows, {"case": "b", "failed": "x"}])] == [11.0]
+    spread = measured.spread(rows)
+    assert spread.samples == pytest.approx(0.2) and spread.visits == pytest.approx(80 / 11)
+
+
+@pytest.mark.parametrize(("name", "found"), [
+    ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("NVIDIA H100 PCIe", "h100-pcie"), ("NVIDIA H200", "h200-sxm"),
+    ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("AMD EPYC", "cpu-amd-epyc"),
+])
+def test_a_card_is_known_by_its_drivers_name(name: str, found: str) -> None:
+    assert machine.identifier({"name": name, "device": "cpu"}) == found
+
+
+def test_facts_of_an_unknown_device_are_its_ceilings() -> None:
+    about = {"name": "AMD EPYC", "device": "cpu", "arch": "x86_64", "memory_bytes": 1 << 34,
+             "last_cache_bytes": 1 << 25, "cores": 2}
+    facts = machine.facts(about, {"read": 2e10, "copy": 3e10, "gemm fp32": 1e11, "launch": 900.0})
+    assert (facts.bandwidth, facts.flops, facts.sms) == (3e10, {"fp32": 1e11, "bf16": 1e11}, 2)
+    with pytest.raises(InputError, match="--resume"):
+        machine.facts(about, {"read": 2e10})
+
+
+def arguments(config: Path, out: Path, *more: str) -> list[str]:
+    return ["calibrate", "--device", "cpu", "--threads", "1", "--models", str(config), "--max-batch", "2",
+            "--max-context", "32", "--max-chunk", "8", "--dtypes", "fp32", "--out", str(out), *more]
+
+
+def test_a_run_killed_at_a_random_moment_ends_with_the_same_rows(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "SECONDS", 0.0)
+    out = tmp_path / "killed.json"
+    raw = tmp_path / "killed.rows.jsonl"
+    code = ("import sys; from kvsim.cli import main; from kvsim_calibration.backends import clock; "
+            "clock.SECONDS = 0.0; sys.exit(main(sys.argv[1:]))")
+    command = [sys.executable, "-c", code, *arguments(config, out, "--budget", "100s")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while not raw.exists() and process.poll() is None:
+        time.sleep(0.02)
+    time.sleep(random.uniform(0, 1.5))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = raw.read_bytes()
+    assert not out.exists()
+    assert main(arguments(config, out, "--budget", "100s", "--resume")) == 0
+    assert raw.read_bytes().startswith(before)
+    size = Size(2, 32, 8, 1 << 30, ("fp32",), copies=1 << 27)
+    wanted = {(case.name, visit) for case in cases([load_model(config)], size) for visit in range(session.VISITS)}
+    rows = Store(raw).rows
+    assert len(rows) == len(wanted) and {(row["case"], row["visit"]) for row in rows} == wanted
+    assert load_device(out).tier == "measured"
