@@ -1,0 +1,95 @@
+"""One piece of text under many policies, each compared with the full bf16 cache on the same tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kvsim.cache.retention import SnapKV
+from kvsim_calibration.accuracy.caches import Decode, Prefill, Prompt
+from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy
+from kvsim_calibration.engine.caches.base import Batch
+from kvsim_calibration.engine.model import Llama
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one policy did on one item; sums over its scored tokens."""
+
+    policy: str
+    tokens: int
+    nll: float
+    """negative log-likelihood of the true next tokens, nats"""
+    agree: int
+    """tokens whose most likely successor is the full cache's"""
+    kl: float
+    """Kullback–Leibler divergence from the full cache's distribution, nats"""
+    exact: bool
+    """every true token was the most likely one: what a greedy answer would have said"""
+    attention_error: list[float]
+    """per layer, norm of the difference of attention outputs ÷ norm of the full cache's, errors of earlier layers
+    included"""
+    seconds: float
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(model: Llama, tokens: Sequence[int], prompt: int, policies: Sequence[Policy]) -> Iterator[Row]:
+    """A row for the full cache, then one for each policy.
+
+    The first `prompt` tokens are prefilled, the others are decode steps; each of those but the last predicts the next.
+    """
+    began = time.perf_counter()
+    inputs, targets = torch.tensor(tokens[:-1]), torch.tensor(tokens[prompt + 1 :])
+    left = prefill(model, inputs[:prompt], policies)
+    reference = decode(model, inputs[prompt:], left, FULL_CACHE)
+    for policy in (FULL_CACHE, *policies):
+        if policy is FULL_CACHE:
+            answer = reference
+        else:
+            began = time.perf_counter()
+            answer = decode(model, inputs[prompt:], left, policy)
+        yield _row(policy, reference, answer, targets, began)
+
+
+def prefill(model: Llama, inputs: Tensor, policies: Sequence[Policy]) -> Prompt:
+    """The prompt's keys, values and scores, inputs int64 [prompt]."""
+    observe = max([p.retention.observe for p in policies if isinstance(p.retention, SnapKV)], default=0)
+    cache = Prefill(observe)
+    model(inputs, Batch([0], [len(inputs)], [0]), cache, slice(len(inputs) - 1, None))
+    return cache.prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Logarithms of probabilities [steps, vocabulary] and each layer's attention output."""
+
+    log_probs: Tensor
+    outputs: list[Tensor]
+
+
+def decode(model: Llama, inputs: Tensor, prompt: Prompt, policy: Policy) -> Answer:
+    """Every step behind a prompt, teacher-forced, inputs int64 [steps]."""
+    cache = Decode(prompt, policy, model.dims.theta)
+    batch = Batch([0], [len(inputs)], [len(prompt.keys[0])])
+    return Answer(F.log_softmax(model(inputs, batch, cache, slice(None)).float(), -1), cache.outputs)
+
+
+def _row(policy: Policy, reference: Answer, answer: Answer, targets: Tensor, began: float) -> Row:
+    best = answer.log_probs.argmax(-1)
+    kl = (reference.log_probs.exp() * (reference.log_probs - answer.log_probs)).sum(-1)
+    errors = [float((ours - true).norm() / true.norm())
+              for ours, true in zip(answer.outputs, reference.outputs, strict=True)]  # fmt: skip
+    return Row(
+        policy.name, len(targets), float(F.nll_loss(answer.log_probs, targets, reduction="sum")),
+        int((best == reference.log_probs.argmax(-1)).sum()), float(kl.double().sum()), bool((best == targets).all()),
+        errors, round(time.perf_counter() - began, 3),
+    )  # fmt: skip
