@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from kvsim.commands.output import show, show_json
 
 if TYPE_CHECKING:
     from kvsim.validate.report import Report
+    from kvsim.validate.truth import Asked, Truth
+
+_HERE = "Against the reference engine, here and now"
+TorchDevice = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="Run it on this: cpu, cuda:0", rich_help_panel=_HERE)
+]
+Profile = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="Of this device, from `kvsim calibrate` [default: it "
+                              "is calibrated first, for --budget]", rich_help_panel=_HERE)
+]  # fmt: skip
+TruthModel = Annotated[
+    str, typer.Option("--model", metavar="NAME|FILE", help="Whose random weights it runs", rich_help_panel=_HERE)
+]
+Budget = Annotated[
+    str, typer.Option("--budget", metavar="TIME", help="Time to measure for", rich_help_panel=_HERE)
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Of the CPU [default: all cores]", rich_help_panel=_HERE)
+]
 
 MOST_ROWS = 40
 """rows that are printed; --json has them all"""
@@ -21,6 +43,16 @@ def answer(report: Report, as_json: bool) -> int:
     else:
         _print(report, missed)
     return 1 if missed else 0
+
+
+def asked_truth(
+    device: str, profile: Path | None, model: str, budget: str, threads: int | None
+) -> tuple[Truth, Asked]:
+    """The reference engine and what it is asked. Raises InputError where it is not installed."""
+    from kvsim.units import parse_duration_ns, seconds
+    from kvsim.validate.truth import Asked, reference
+
+    return reference(), Asked(device, profile, model, seconds(parse_duration_ns(budget)), threads)
 
 
 def _print(report: Report, missed: list[str]) -> None:

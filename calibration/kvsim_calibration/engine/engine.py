@@ -46,50 +46,56 @@ class Engine:
     ) -> Recorder:
         """Serve `trace` in real time: requests arrive by its clock, however slow the engine is (open loop). Greedy;
         an answer has as many tokens as the trace says. `watch` sees every plan before it runs."""
-        self.state = State(DecodeSet((0,)), self.kv, self.limits, 1)
-        last = int(trace.arrival_ns.max()) if len(trace) else 0
-        record = self.record = Recorder(len(trace), last)
+        self.start(trace, seed, progress)
+        while True:
+            plan = self.turn(watch)
+            if not plan.chunks and not plan.preempted:
+                if self.source.next_ns == NEVER:
+                    assert not self.state.waiting, "requests wait, and nothing runs that could make room"
+                    return self.record
+                time.sleep(max(0, self.source.next_ns - self.now()) / NS_PER_S)
+
+    def start(self, trace: Trace, seed: int = 0, progress: Progress | None = None) -> None:
+        """Nothing has arrived, and the clock runs."""
 
         def prompt(row: int) -> list[int]:
             ids = token_ids(trace, row, LOW + self.model.dims.vocab, seed) - LOW
             return self.tokens.setdefault(row, ids.tolist())
 
-        self.source = source = TraceSource(trace, record, self.max_model_len, prompt, progress)
+        self.state = State(DecodeSet((0,)), self.kv, self.limits, 1)
+        self.record = Recorder(len(trace), int(trace.arrival_ns.max()) if len(trace) else 0)
+        self.source = TraceSource(trace, self.record, self.max_model_len, prompt, progress)
         self.begin = time.monotonic_ns()
-        while True:
-            now = self._now()
-            self._arrivals(now)
-            plan = self.scheduler.plan(self.state)
-            if watch is not None:
-                watch(plan)
-            for seq in plan.preempted:
-                self.cache.drop(seq.row)
-            for seq in plan.admitted:
-                record.admit(seq, now)
-            if plan.chunks:
-                self._step(plan, now)
-            elif not plan.preempted:
-                if source.next_ns == NEVER:
-                    assert not self.state.waiting, "requests wait, and nothing runs that could make room"
-                    return record
-                time.sleep(max(0, source.next_ns - self._now()) / NS_PER_S)
 
-    def _now(self) -> int:
-        return time.monotonic_ns() - self.begin
-
-    def _arrivals(self, now: int) -> None:
+    def turn(self, watch: Callable[[Plan], None] | None = None) -> Plan:
+        """Take what has arrived, plan a step and run it. Returns the plan: without chunks nothing ran."""
+        now = self.now()
         for seq in self.source.take(now):
             if self.kv.never_fits(seq):
                 self.source.refused(seq, "never_fits")
             else:
                 self.state.waiting.arrive(seq)
+        plan = self.scheduler.plan(self.state)
+        if watch is not None:
+            watch(plan)
+        for seq in plan.preempted:
+            self.cache.drop(seq.row)
+        for seq in plan.admitted:
+            self.record.admit(seq, now)
+        if plan.chunks:
+            self._step(plan, now)
+        return plan
+
+    def now(self) -> int:
+        """ns since `start`."""
+        return time.monotonic_ns() - self.begin
 
     def _step(self, plan: Plan, start: int) -> None:
         """Run a plan and hand out what it sampled."""
         record, state, chunks = self.record, self.state, plan.chunks
         sampling = [seq.pending == 0 for seq, _, _ in chunks]
         chosen = iter(self._forward(chunks, sampling))
-        now = self._now()
+        now = self.now()
         decode = attended = 0
         done: list[Sequence] = []
         for (seq, tokens, context), samples in zip(chunks, sampling, strict=True):

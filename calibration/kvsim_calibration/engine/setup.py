@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,6 +135,11 @@ def result(engine: Engine, options: Options, trace: Trace, recorder: Recorder, d
                      "evicted_blocks": getattr(engine.kv, "evicted_blocks", 0), "swapped_bytes": 0},
         "notes": list(trace.notes), "dropped": dict(trace.dropped),
     }  # fmt: skip
+    return recorded(run, trace, recorder)
+
+
+def recorded(run: dict[str, Any], trace: Trace, recorder: Recorder) -> Result:
+    """The Result of what was recorded, whoever recorded it."""
     requests = recorder.request_columns() | {
         "id": np.arange(len(trace)), "session": trace.session, "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
@@ -149,3 +155,10 @@ def _peak_bytes(engine: Engine) -> int:
     if engine.gpu:
         return torch.cuda.max_memory_allocated(engine.model.device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def free_bytes(device: str) -> int:
+    """Memory that is free on a torch device."""
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,174 @@
+"""`kvsim validate step --device` and `kvsim validate serving --engine reference`: the reference engine as the truth.
+
+The prediction comes from a device profile and from the constants of the engine profile `reference`; the truth is timed
+on the same machine. Cases lie off the calibration's grid.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from kvsim.cache.build import Pool, build_cache
+from kvsim.cost import CostModel, HostOverhead
+from kvsim.device import DeviceProfile, load_device
+from kvsim.engine.replay import replay
+from kvsim.engine_profile import load_engine
+from kvsim.model import ModelSpec, load_model
+from kvsim.sched import SCHEDULERS
+from kvsim.trace import Trace
+from kvsim.trace.chain import runs
+from kvsim.trace.types import make_trace
+from kvsim.units import NS_PER_S
+from kvsim.validate.report import Goal, Report, Row
+from kvsim.validate.truth import Asked
+from kvsim_calibration.engine.model import Dims
+from kvsim_calibration.engine.setup import Options, build, free_bytes, recorded, result, warm_up
+from kvsim_calibration.engine.steps import Step, fill, time_step
+
+Tell = Callable[[float, float], None]
+
+STEP_GOALS = (Goal("", "median_abs", 0.05),)
+STEPS = (
+    *(Step((context,) * n) for n in (1, 3, 6, 12, 16) for context in (100, 400, 1500, 4000)),
+    Step((200, 300, 500, 3000)), Step((150,) * 9 + (2500,) * 3),
+    *(Step((), (chunk,)) for chunk in ((24, 0), (100, 0), (300, 0), (500, 0), (100, 600), (300, 600), (100, 3000),
+                                       (400, 3000))),
+    Step((700,) * 6, ((200, 0),)), Step((300,) * 12, ((100, 1000),)),
+)  # fmt: skip
+TURNS = {"decode": 3, "prefill": 1, "mixed": 1}
+"""timed turns of a case in a round"""
+
+METRICS = {"ttft": "mean", "tpot": "mean"}
+SERVING_GOALS = tuple(Goal("", "median_abs", 0.08, metric) for metric in ("ttft", "tpot", "output_tokens_per_s"))
+LOAD = 0.6
+"""share of the predicted throughput at which requests come"""
+REQUESTS = (12, 400)
+"""at least and at most"""
+
+
+def step(asked: Asked, progress: Tell) -> Report:
+    """Every case is timed in rounds, as many as the time allows; the median of its turns counts."""
+    ground = Ground.of(asked)
+    room = free_bytes(asked.device) // 2 // ground.token_bytes
+    steps = [case for case in STEPS if case.tokens <= room]
+    engine = build(ground.options(max(case.tokens for case in steps)))
+    fill(engine)
+    times: list[list[int]] = [[] for _ in steps]
+    begin = time.monotonic()
+    while not times[-1] or time.monotonic() - begin < asked.seconds:
+        for at, case in enumerate(steps):
+            times[at] += time_step(engine, case, TURNS[case.kind])
+            progress(time.monotonic() - begin, asked.seconds)
+    rows = [ground.row(case, float(np.median(found)) / NS_PER_S) for case, found in zip(steps, times, strict=True)]
+    left = len(STEPS) - len(steps)
+    return Report("step", rows, {"needs more than half of the free memory": left} if left else {}, STEP_GOALS)
+
+
+def serving(asked: Asked, progress: Tell) -> Report:
+    """Poisson requests at 60 % of the predicted throughput, for about the time asked for: predicted, then served."""
+    ground = Ground.of(asked)
+    options = ground.options(16_384)
+    burst = traffic(64, rate=1e6)
+    rate = LOAD * len(burst) / ground.predict(options, burst)["duration_s"]
+    trace = traffic(min(max(REQUESTS[0], round(asked.seconds * rate)), REQUESTS[1]), rate)
+    predicted = ground.predict(options, trace)
+    engine = build(options)
+    warm_up(engine, options)
+    recorder = engine.run(trace, options.seed, lambda ended: progress(ended, len(trace)))
+    measured = result(engine, options, trace, recorder, ground.device.id).summary
+    note = f"{len(trace)} requests, {rate:.2g}/s"
+    rows = [Row(f"{name} {which}", "reference", name, predicted["latency_s"][name][which],
+                measured["latency_s"][name][which], note=note) for name, which in METRICS.items()]  # fmt: skip
+    name = "output_tokens_per_s"
+    rows.append(Row(name, "reference", name, predicted["throughput"][name], measured["throughput"][name], note=note))
+    return Report("serving", rows, {}, SERVING_GOALS)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What both sides of a comparison stand on: the model, the device's profile, the cost model made of them."""
+
+    asked: Asked
+    spec: ModelSpec
+    device: DeviceProfile
+    cost: CostModel
+
+    @classmethod
+    def of(cls, asked: Asked) -> Ground:
+        """Raises InputError for a model or a device that is not known, or cannot be run here."""
+        from kvsim_calibration.backends.command import device_of, pinned
+
+        device_of(asked.device)
+        pinned(asked.threads)
+        spec = load_model(asked.model)
+        Dims.of(spec)  # before minutes are spent on a model that the engine cannot run
+        profile = load_device(asked.profile) if asked.profile else calibrated(asked)
+        dtype, engine = _dtype(asked), load_engine("reference")
+        cost = CostModel.of(spec, profile, HostOverhead.of(engine.host), weights_dtype=dtype, kv_dtype=dtype,
+                            block_size=engine.limits.block_size)  # fmt: skip
+        return cls(asked, spec, profile, cost)
+
+    def options(self, kv_tokens: int) -> Options:
+        """The engine, with room for so many tokens."""
+        return Options(self.asked.model, "paged-prefix", kv_tokens, dtype=_dtype(self.asked), device=self.asked.device)
+
+    @property
+    def token_bytes(self) -> int:
+        """Of the cache, over all layers."""
+        return self.options(0).token_bytes(self.spec)
+
+    def row(self, case: Step, seconds: float) -> Row:
+        """A timed step beside its prediction and what that is made of."""
+        shape = case.shape()
+        value, band, parts = self.cost.step(shape) / NS_PER_S, self.cost.error_band(shape), self.cost.parts(shape)
+        total = sum(part.ns for part in parts.values())
+        most = sorted(parts, key=lambda name: -parts[name].ns)[:2]
+        note = ", ".join(f"{name} {100 * parts[name].ns / total:.0f} %" for name in most)
+        return Row(case.name, case.kind, "seconds", value, seconds, (value * band.low, value * band.high), note)
+
+    def predict(self, options: Options, trace: Trace) -> dict[str, Any]:
+        """The summary of a simulation with the engine's memory, limits and rules."""
+        policy, limits = options.spec, options.limits
+        pool = Pool(options.kv_tokens * self.token_bytes, self.token_bytes, (0,), options.max_model_len, limits.tokens)
+        recorder = replay(
+            trace, scheduler=SCHEDULERS.get("chunked")(), limits=limits, kv=build_cache(policy, pool, trace),
+            cost=self.cost, max_model_len=options.max_model_len,
+            chains=lambda row: runs(trace, row, policy.block_size),
+        )  # fmt: skip
+        return recorded({}, trace, recorder).summary
+
+
+def _dtype(asked: Asked) -> str:
+    return "bf16" if asked.device.startswith("cuda") else "fp32"  # what the device computes in at full speed
+
+
+def calibrated(asked: Asked) -> DeviceProfile:
+    """A profile of the kernels of this model, measured now."""
+    from kvsim_calibration.backends.command import Asked as Calibration
+    from kvsim_calibration.backends.command import calibrate
+
+    with TemporaryDirectory() as folder:
+        wanted = Calibration((asked.model,), Path(folder) / "here.json", asked.seconds, asked.device, "torch",
+                             threads=asked.threads, dtypes=(_dtype(asked),))  # fmt: skip
+        return calibrate(wanted, "kvsim validate")[0]
+
+
+def traffic(count: int, rate: float) -> Trace:
+    """`count` Poisson arrivals, `rate` a second: prompts of some 40 to 700 tokens, answers of 8 to 64; half of the
+    requests begin with one of three system prompts of 96 tokens."""
+    rng = np.random.default_rng(1)
+    prompts = np.clip(rng.lognormal(5.2, 0.7, count), 40, 700).astype(np.int64)
+    shared = rng.random(count) < 0.5
+    prompts[shared] += 96
+    return make_trace(
+        "validate serving", "made", (rng.exponential(1 / rate, count).cumsum() * NS_PER_S).astype(np.int64), prompts,
+        rng.integers(8, 65, count), block_ids=rng.integers(3, size=int(shared.sum())),
+        block_start=np.concatenate([[0], np.cumsum(shared)]), block_size=96, block_rule="floor",
+    )  # fmt: skip
