@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from kvsim.cost import Band
 from kvsim.report import data
 from kvsim.result import Result
 from kvsim.units import format_bytes, format_count, format_duration
@@ -98,22 +100,28 @@ def operations(name: str, result: Result) -> str:
     )
 
 
-def answer(found: list[Capacity], target: float, gpus: int, price: float) -> tuple[str, list[dict[str, Any]]]:
-    """The plan for `target` requests/s: a sentence, and a row a policy, the cheapest first."""
+def answer(
+    found: list[Capacity], target: float, gpus: int, price: float | None, band: Band
+) -> tuple[str, list[dict[str, Any]]]:
+    """The plan for `target` requests/s: a sentence, and a row a policy, the fewest GPUs first."""
     rows = []
     for capacity in found:
-        replicas = -int(-target // capacity.rate) if capacity.rate > 0 else None
+        rate = capacity.rate or None
+        replicas = math.ceil(target / rate - 1e-9) if rate else None
         cost = None
-        if replicas and capacity.tokens_per_request:
+        if replicas and price is not None and capacity.tokens_per_request:
             cost = replicas * gpus * price / 3600 / (target * capacity.tokens_per_request) * 1e6
+        low, high = (rate / band.high, rate / band.low) if rate else (None, None)
         rows.append(
             {
                 "policy": capacity.policy,
                 "GPUs": replicas * gpus if replicas else None,
-                "rate held": capacity.rate or None,
-                "at least": capacity.beyond,
-                "headroom": replicas * capacity.rate / target - 1 if replicas else None,
-                "$/M output tokens": cost,
+                "rate held": rate,
+                "90 % interval": f"{low:.3g} to {high:.3g}" if rate else "–",
+                "low": low,
+                "high": high,
+                "headroom": replicas * rate / target - 1 if replicas and rate else None,
+                "cost": cost,
                 "limited by": capacity.limit,
             }
         )
@@ -121,10 +129,10 @@ def answer(found: list[Capacity], target: float, gpus: int, price: float) -> tup
     if not rows or rows[0]["GPUs"] is None:
         return "No policy here meets the objectives, not even at the lowest rate that was tried.", rows
     best = rows[0]
-    gpu = "GPU" if best["GPUs"] == 1 else "GPUs"
-    more = "more than " if best["at least"] else ""
+    gpu, serve = ("GPU", "serves") if best["GPUs"] == 1 else ("GPUs", "serve")
+    more = "more than " if any(c.beyond for c in found if c.policy == best["policy"]) else ""
     return (
-        f"**{best['GPUs']} {gpu}** with **{best['policy']}** serve {target:.3g} requests/s within the objectives: "
+        f"**{best['GPUs']} {gpu}** with **{best['policy']}** {serve} {target:.3g} requests/s within the objectives: "
         f"one replica holds {more}{best['rate held']:.3g}."
     ), rows
 

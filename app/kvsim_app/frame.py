@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import altair as alt
 import polars as pl
@@ -28,33 +28,36 @@ def header(title: str, finding: str) -> None:
     st.markdown(f"#### {finding}")
 
 
-def trust(runs: Mapping[str, Result] | None = None) -> None:
-    """Device tier and error interval of what is shown: of recorded runs what they say, else of the scenario."""
+def trust(
+    runs: Mapping[str, Result] | None = None, tiers: Iterable[str] = (), step: tuple[str, Band] | None = None
+) -> None:
+    """Device tier and error interval of what is shown: of recorded runs what they say (or `tiers`), of a `step` its
+    own, else of a typical step of the scenario."""
     scenario = selection().base
-    said: dict[str, list[str]] = {}
+    said: dict[str, list[str]] = {tier: [] for tier in tiers}
     for name, result in (runs or {}).items():
         where = result.run.get("provenance") or {}
         said.setdefault(str(where.get("tier")), []).append(name)
     if runs is None or set(runs) & set(selection().policies):
-        tier, band = step_error(scenario)
+        tier, band = step or step_error(scenario)
         said = said or {tier: []}
-        width = f"90 % interval of a step's time: {interval(band)}"
+        width = f"90 % interval of {'this' if step else 'a'} step's time: {interval(band)}"
     else:
         width = "recorded runs: their intervals are their own"
     badges = []
     for tier, names in said.items():
         colour, icon = _BADGES.get(tier, ("gray", ":material/help:"))
-        of = f" {', '.join(names)}" if len(said) > 1 else ""
+        of = f" {', '.join(names)}" if len(said) > 1 and names else ""
         badges.append(f":{colour}-badge[{icon} {tier}{of}]")
     worst = next((tier for tier in ("datasheet", "imported", "measured") if tier in said), "")
-    st.markdown(f"{' '.join(badges)} {_what(scenario)} · {width}", help=TIERS.get(worst, "Of unknown origin."))
+    st.markdown(f"{' '.join(badges)} {_what()} · {width}", help=TIERS.get(worst, "Of unknown origin."))
 
 
 def interval(band: Band) -> str:
     return f"−{1 - band.low:.0%} to +{band.high - 1:.0%}"
 
 
-def _what(scenario: object) -> str:
+def _what() -> str:
     base = selection().base
     gpus = base.tp * base.pp * base.replicas
     return f"**{base.model}** on **{gpus} × {base.device}** · {base.trace}" + (

@@ -1,34 +1,40 @@
-"""Load curves: the same scenario at several rates. The seam for `kvsim plan`: pages know only what is here.
+"""Load curves: the same scenario at several rates.
 
 A rate is *held* where every objective is met. Between the last rate that is held and the first that is not, the
-objective's crossing is interpolated on logarithms.
+objective's crossing is interpolated on logarithms. `kvsim plan` searches for that rate instead, and gives up a run as
+soon as it must miss; pages draw whole curves, which need every run to its end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvsim.metrics import goodput
-from kvsim.result import Result
+from kvsim.metrics import distribution, goodput, latencies
 from kvsim.scenario import Scenario
+from kvsim_app.steady import Steady
 
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """of the scenario's own rate"""
 WINDOW_S = 180.0
 """longest stretch of traffic that a point replays"""
 METRICS = {"ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99"}
-_FULL = 0.9
+
+Why = Callable[["Point", tuple[str, ...]], str]
+"""(a point, the objectives it misses) → what binds there"""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One policy at one rate. Latencies in seconds, rates in requests, throughputs in output tokens a second."""
+    """One policy at one rate. Latencies in seconds, rates in requests, throughputs in output tokens a second, all of
+    the time in which traffic is at its full rate; gaps between tokens (ITL) are those of the whole run."""
 
     policy: str
     scale: float
+    """of the scenario's own rate"""
     rate: float
+    """requests/s that arrived"""
     ttft_p50: float | None
     ttft_p99: float | None
     itl_p99: float | None
@@ -40,8 +46,6 @@ class Point:
     """output tokens/s of one GPU"""
     tokens: float
     """mean output tokens of a request"""
-    full: bool
-    """the KV pool was full (used, reserved, internal) at some time"""
 
     @property
     def per_user(self) -> float | None:
@@ -58,7 +62,7 @@ class Capacity:
     beyond: bool
     """even the highest rate that was tried is held: the true one is higher"""
     limit: str
-    """what is missed first, and why"""
+    """what binds first, and why"""
     tokens_per_request: float
 
 
@@ -79,49 +83,42 @@ def scenarios(base: Scenario, policies: Sequence[str]) -> dict[str, Scenario]:
     return found
 
 
-def points(runs: Mapping[str, Result], limits: Mapping[str, float], rate: float, gpus: int) -> list[Point]:
-    """The points of `scenarios`' runs; `rate`: requests/s of the scenario itself, `gpus`: of one replica."""
-    return [_point(*name.split(" × "), result, limits, rate, gpus) for name, result in runs.items()]
+def points(runs: Mapping[str, Steady], limits: Mapping[str, float], gpus: int) -> list[Point]:
+    """The points of `scenarios`' runs; `gpus`: of one replica."""
+    return [_point(*name.split(" × "), run, limits, gpus) for name, run in runs.items()]
 
 
-def capacities(found: Sequence[Point], limits: Mapping[str, float]) -> list[Capacity]:
+def capacities(found: Sequence[Point], limits: Mapping[str, float], why: Why) -> list[Capacity]:
     """What each policy holds under `limits` ({"ttft_p99": s, "tpot_p99": s})."""
     policies = dict.fromkeys(point.policy for point in found)
     return [
-        _capacity(policy, sorted((p for p in found if p.policy == policy), key=lambda p: p.scale), limits)
+        _capacity(policy, sorted((p for p in found if p.policy == policy), key=lambda p: p.scale), limits, why)
         for policy in policies
     ]
 
 
-def _point(policy: str, scale: str, result: Result, limits: Mapping[str, float], rate: float, gpus: int) -> Point:
-    summary = result.summary
-    latency, output = summary["latency_s"], summary["throughput"]["output_tokens_per_s"]
-    limited = {name.split("_")[0]: limit for name, limit in limits.items()}
+def _point(policy: str, scale: str, run: Steady, limits: Mapping[str, float], gpus: int) -> Point:
+    result = run.result
+    found = latencies(result.requests)
+    ttft, tpot = distribution(found["ttft"]), distribution(found["tpot"])
+    good = goodput(result, {name.split("_")[0]: limit for name, limit in limits.items()})["share"]
     return Point(
         policy,
         float(scale),
-        float(scale) * rate,
-        latency["ttft"]["p50"],
-        latency["ttft"]["p99"],
-        latency["itl"]["p99"],
-        latency["tpot"]["p50"],
-        latency["tpot"]["p99"],
-        goodput(result, limited)["requests_per_s"],
-        output,
-        output / gpus if output is not None else None,
-        float(result.requests["output_tokens"].mean() or 0.0),
-        _was_full(result),  # type: ignore[arg-type]
+        run.rate,
+        ttft["p50"],
+        ttft["p99"],
+        result.summary["latency_s"]["itl"]["p99"],
+        tpot["p50"],
+        tpot["p99"],
+        None if good is None else good * run.rate,
+        run.output_rate,
+        run.output_rate / gpus,
+        float(result.requests["output_tokens"].mean() or 0.0),  # type: ignore[arg-type]
     )
 
 
-def _was_full(result: Result) -> bool:
-    frame = result.timeline
-    held = frame["used"] + frame["reserved"] + frame["internal"]
-    pool = held + frame["cached"] + frame["external"] + frame["free"]
-    return bool(((held + frame["external"]) >= _FULL * pool).filter(pool > 0).any())
-
-
-def _capacity(policy: str, line: list[Point], limits: Mapping[str, float]) -> Capacity:
+def _capacity(policy: str, line: list[Point], limits: Mapping[str, float], why: Why) -> Capacity:
     def missed(point: Point) -> list[str]:
         return [name for name, limit in limits.items() if (getattr(point, name) or 0.0) > limit]
 
@@ -129,9 +126,7 @@ def _capacity(policy: str, line: list[Point], limits: Mapping[str, float]) -> Ca
     tokens = line[0].tokens if line else 0.0
     if bad is None:
         return Capacity(policy, line[-1].rate if line else 0.0, True, "nothing yet", tokens)
-    name = missed(line[bad])[0]
-    why = "the KV pool is full" if line[bad].full else "compute and memory bandwidth"
-    limit = f"{METRICS[name]}: {why}"
+    limit = why(line[bad], tuple(missed(line[bad])))
     if bad == 0:
         return Capacity(policy, 0.0, False, limit, tokens)
     crossings = [_crossing(line[bad - 1], line[bad], key, limits[key]) for key in missed(line[bad])]

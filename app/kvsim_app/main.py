@@ -12,6 +12,7 @@ from kvsim_app.sidebar import sidebar
 
 # In a folder of another name than "pages", which Streamlit would serve by itself, past this file.
 PAGES = {
+    "": [("start", "Start", ":material/home:")],
     "Answer": [
         ("answer", "Answer", ":material/task_alt:"),
         ("load_curve", "Load curve", ":material/show_chart:"),
@@ -40,7 +41,7 @@ def main() -> None:
     session.sync()
     groups = {
         group: [
-            st.Page(f"views/{name}.py", title=title, icon=icon, default=name == "answer", url_path=name)
+            st.Page(f"views/{name}.py", title=title, icon=icon, default=name == "start", url_path=name)
             for name, title, icon in pages
         ]
         for group, pages in PAGES.items()

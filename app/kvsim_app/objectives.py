@@ -10,18 +10,21 @@ from kvsim.scenario import Scenario
 from kvsim.simulate import trace_of
 from kvsim_app import load
 from kvsim_app.runs import simulated, welcome
-from kvsim_app.session import selection, store
+from kvsim_app.session import selection, setup, store
+from kvsim_app.steady import limit, steady
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a load curve and what each policy holds; `rate`: requests/s of the scenario, `gpus`: of a replica."""
+    """Points of a load curve and what each policy holds; `rate`: requests/s of the scenario, `gpus`: of a
+    replica, `tiers`: of the runs' cost models."""
 
     points: list[load.Point]
     capacities: list[load.Capacity]
     limits: dict[str, float]
     rate: float
     gpus: int
+    tiers: set[str]
 
 
 @st.cache_data(show_spinner=False, max_entries=16)
@@ -47,8 +50,15 @@ def curve() -> Curve:
         "tpot_p99": right.number_input("TPOT p99 within (ms)", 1.0, 10_000.0, 100.0, 10.0, key="slo-tpot",
                                        help="99 % of requests get their tokens at this pace or faster.") / 1e3,
     }  # fmt: skip
-    runs = simulated(load.scenarios(chosen.base, chosen.policies), "Trying rates:")
+    scenarios = load.scenarios(chosen.base, chosen.policies)
     rate = _rate(store().admit(chosen.base).model_dump_json())
     gpus = chosen.base.tp * chosen.base.pp * chosen.base.replicas
-    found = load.points(runs, limits, rate, gpus)
-    return Curve(found, load.capacities(found, limits), limits, rate, gpus)
+    runs = {name: steady(result) for name, result in simulated(scenarios, "Trying rates:").items()}
+
+    def why(point: load.Point, missed: tuple[str, ...]) -> str:
+        name = f"{point.policy} × {point.scale:g}"
+        return ": ".join(limit(runs[name], setup(scenarios[name]), missed))
+
+    found = load.points(runs, limits, gpus)
+    tiers = {str(run.result.run["provenance"]["tier"]) for run in runs.values()}
+    return Curve(found, load.capacities(found, limits, why), limits, rate, gpus, tiers)

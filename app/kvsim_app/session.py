@@ -69,10 +69,6 @@ def choose(chosen: Selection) -> None:
     st.query_params.from_dict(chosen.query())
 
 
-def dark() -> bool:
-    return st.context.theme.type == "dark"
-
-
 @st.cache_resource(show_spinner=False, max_entries=24)
 def _load(folder: str, changed_ns: int) -> Result:
     return Result.load(folder)

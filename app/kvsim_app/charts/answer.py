@@ -1,4 +1,4 @@
-"""The answer as bars: GPUs that each policy needs."""
+"""The answer as bars: the rate that a replica holds under each policy, its interval, and the GPUs that follow."""
 
 from __future__ import annotations
 
@@ -7,23 +7,38 @@ from typing import Any
 
 import altair as alt
 
-from kvsim_app.charts.style import SERIES, records
+from kvsim_app.charts.style import GREY, number_axis, records, series
 
 
-def gpus_needed(rows: Sequence[dict[str, Any]]) -> alt.LayerChart:
-    """A bar a policy, its number at the end; policies that can't meet the objectives say so."""
+def held(rows: Sequence[dict[str, Any]], policies: Sequence[str]) -> alt.LayerChart:
+    """A bar a policy with its 90 % interval, the GPUs at its end; policies that hold no rate say so.
+
+    `policies`: in the order of their colours on the other pages."""
     names = [row["policy"] for row in rows]
     source = records(
-        policy=names,
-        gpus=[row["GPUs"] or 0 for row in rows],
-        label=[f"{row['GPUs']:,}" if row["GPUs"] else "meets the objectives at no rate tried" for row in rows],
+        run=names,
+        rate=[row["rate held"] or 0.0 for row in rows],
+        low=[row["low"] or 0.0 for row in rows],
+        high=[row["high"] or 0.0 for row in rows],
+        label=[_label(row) for row in rows],
         limit=[row["limited by"] for row in rows],
     )
-    base = alt.Chart(source, height=40 * len(rows) + 70).encode(
-        y=alt.Y("policy:N", sort=names, title=None, axis=alt.Axis(labelLimit=200)),
-        x=alt.X("gpus:Q", axis=alt.Axis(title="GPUs", format="~g", tickMinStep=1)),
-        tooltip=["policy:N", "limit:N"],
+    most = max([row["high"] or 0.0 for row in rows] + [1e-9])
+    base = alt.Chart(source, height=44 * len(rows) + 60).encode(
+        y=alt.Y("run:N", sort=names, title=None, axis=alt.Axis(labelLimit=200)),
+        tooltip=[alt.Tooltip("run:N", title="policy"), alt.Tooltip("rate:Q", format=".3~r"), alt.Tooltip("limit:N")],
     )
-    return base.mark_bar(height=24, color=SERIES[0], opacity=0.9) + base.mark_text(
-        align="left", dx=6, fontWeight="bold", color="#8A8F98"
-    ).encode(text="label:N")
+    scale = alt.Scale(domain=[0, most * 1.15], nice=False)
+    x = alt.X("rate:Q", scale=scale, axis=number_axis("requests a second that one replica holds", tickCount=8))
+    bars = base.mark_bar(height=26, opacity=0.9).encode(x=x, color=series(policies).legend(None))
+    whisker = (
+        base.transform_filter("datum.high > 0").mark_rule(strokeWidth=2, color=GREY).encode(x="low:Q", x2="high:Q")
+    )
+    text = base.mark_text(align="left", dx=8, fontWeight="bold", color=GREY).encode(x="high:Q", text="label:N")
+    return alt.layer(bars, whisker, text)
+
+
+def _label(row: dict[str, Any]) -> str:
+    if not row["GPUs"]:
+        return "no rate that was tried"
+    return f"{row['GPUs']:,} GPU{'s' if row['GPUs'] != 1 else ''}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.cost import PartCost
 from kvsim.device import Facts
-from kvsim_app.charts.style import GREY, HEIGHT, palette, records, seconds_axis
+from kvsim_app.charts.style import GREY, HEIGHT, log_axis, log_scale, number_axis, palette, records, seconds_axis
 from kvsim_app.physics import Dot, Knot
 
 
@@ -19,13 +19,15 @@ def roofline(facts: Facts, dtype: str, dots: Sequence[Dot]) -> alt.LayerChart:
     low = min([0.5, *(dot.intensity / 2 for dot in dots)])
     high = max([ridge * 10, *(dot.intensity * 2 for dot in dots)])
     x = np.array([low, ridge, high])
-    roof = records(x=x, y=np.minimum(x * facts.bandwidth, facts.peak_flops(dtype)))
+    top = np.minimum(x * facts.bandwidth, facts.peak_flops(dtype))
+    heights = [*top.tolist(), *(dot.flops for dot in dots)]
+    roof = records(x=x, y=top)
     line = (
-        alt.Chart(roof, height=HEIGHT + 40)
+        alt.Chart(roof, height=HEIGHT + 90)
         .mark_line(color=GREY, strokeWidth=3)
         .encode(
-            x=alt.X("x:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="FLOP a byte", format="~s")),
-            y=alt.Y("y:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title="FLOP/s", format="~s")),
+            x=alt.X("x:Q", scale=log_scale([low, high]), axis=log_axis("FLOP a byte", [low, high])),
+            y=alt.Y("y:Q", scale=log_scale(heights), axis=log_axis("FLOP/s", heights)),
         )
     )
     parts = list(dict.fromkeys(dot.part for dot in dots))
@@ -44,11 +46,11 @@ def roofline(facts: Facts, dtype: str, dots: Sequence[Dot]) -> alt.LayerChart:
         .encode(
             x="x:Q",
             y="y:Q",
-            color=palette(parts, "part"),
+            color=palette(parts, "part", columns=2),
             shape=alt.Shape(
                 "step:N",
                 sort=list(dict.fromkeys(d.step for d in dots)),
-                legend=alt.Legend(title=None, orient="top", columns=3, labelLimit=260),
+                legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=260),
             ),
             tooltip=[
                 "step:N",
@@ -73,12 +75,12 @@ def parts(steps: Mapping[str, Mapping[str, PartCost]]) -> alt.Chart:
     step, part, order, seconds, error, tier = zip(*rows, strict=True)
     source = records(step=step, part=part, order=order, seconds=np.array(seconds), error=np.array(error), tier=tier)
     return (
-        alt.Chart(source, height=40 * len(steps) + 110)
+        alt.Chart(source, height=40 * len(steps) + 130)
         .mark_bar(height=24, opacity=0.9)
         .encode(
             x=alt.X("seconds:Q", stack="zero", axis=seconds_axis("time of a step")),
             y=alt.Y("step:N", sort=list(steps), title=None, axis=alt.Axis(labelLimit=240)),
-            color=palette([name.replace("_", " ") for name in names], "part"),
+            color=palette([name.replace("_", " ") for name in names], "part", columns=5),
             order="order:Q",
             tooltip=[
                 "step:N",
@@ -104,11 +106,9 @@ def ratios(axis: str, points: Sequence[Knot]) -> alt.LayerChart:
         alt.Chart(source, height=HEIGHT)
         .mark_line(point=True, strokeWidth=1.5)
         .encode(
-            x=alt.X("at:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title=axis, format="~s")),
-            y=alt.Y(
-                "ratio:Q", axis=alt.Axis(title="measured ÷ physical form", format="~g"), scale=alt.Scale(zero=False)
-            ),
-            color=palette(curves, "curve"),
+            x=alt.X("at:Q", scale=log_scale([p.at for p in points]), axis=log_axis(axis, [p.at for p in points])),
+            y=alt.Y("ratio:Q", axis=number_axis("measured ÷ physical form"), scale=alt.Scale(zero=False)),
+            color=palette(curves, "curve", columns=6),
             tooltip=["curve:N", "at:Q", alt.Tooltip("ratio:Q", format=".3f"), "source:N"],
         )
     )

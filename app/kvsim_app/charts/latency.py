@@ -9,9 +9,11 @@ import numpy as np
 
 from kvsim.report import data
 from kvsim.result import Result
-from kvsim_app.charts.style import BAD, HEIGHT, SERIES, records, seconds_axis, series
+from kvsim_app.charts.style import BAD, HEIGHT, SERIES, log_axis, log_scale, records, seconds_axis, series
 
 Runs = Mapping[str, Result]
+
+METRICS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 
 def cdf(runs: Runs, metric: str) -> alt.Chart:
@@ -29,7 +31,7 @@ def cdf(runs: Runs, metric: str) -> alt.Chart:
         alt.Chart(source, height=HEIGHT)
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
-            x=alt.X("value:Q", scale=alt.Scale(type="log", nice=False), axis=seconds_axis(metric.upper())),
+            x=alt.X("value:Q", scale=log_scale(values), axis=seconds_axis(METRICS[metric], values)),
             y=alt.Y("share:Q", axis=alt.Axis(format="%", title="share at most"), scale=alt.Scale(domain=[0, 1])),
             color=series(runs),
             tooltip=[
@@ -48,8 +50,8 @@ def changes(names: list[str], ratios: list[float], better: list[bool], before: s
     order = alt.Y("metric:N", sort=names, title=None, axis=alt.Axis(labelLimit=200))
     scale = alt.X(
         "ratio:Q",
-        scale=alt.Scale(type="log"),
-        axis=alt.Axis(title=f"{after} ÷ {before}", format="~g"),
+        scale=log_scale([*ratios, 1.0]),
+        axis=log_axis(f"{after} ÷ {before}", [*ratios, 1.0]),
     )
     base = alt.Chart(source, height=26 * max(len(names), 3) + 90)
     bars = base.mark_rule(strokeWidth=8, opacity=0.85).encode(

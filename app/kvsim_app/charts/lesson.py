@@ -8,7 +8,18 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim_app.charts.style import BYTES, GREY, HEIGHT, SERIES, palette, records, seconds_axis
+from kvsim_app.charts.style import (
+    GREY,
+    HEIGHT,
+    SERIES,
+    bytes_axis,
+    log_axis,
+    log_scale,
+    number_axis,
+    palette,
+    records,
+    seconds_axis,
+)
 
 Float = NDArray[np.float64]
 WORDS = [
@@ -39,7 +50,7 @@ def steps(tokens: int, now: int, cached: bool) -> alt.LayerChart:
             rows.append((step, token, kind, WORDS[(token - 1) % len(WORDS)]))
     step, token, kind, word = zip(*rows, strict=True)
     kinds = ["computed", "read from the cache" if cached else "computed again"]
-    colours = [SERIES[0], SERIES[2] if cached else SERIES[4]]
+    colours = [SERIES[0], f"{SERIES[2]}59" if cached else SERIES[4]]  # 59: translucent, on light and dark
     source = records(step=step, token=token, kind=kind, word=word)
     axis = list(range(1, tokens + 1))
     base = alt.Chart(source, height=24 * tokens + 110).encode(
@@ -54,7 +65,6 @@ def steps(tokens: int, now: int, cached: bool) -> alt.LayerChart:
             sort=kinds,
             legend=alt.Legend(title=None, orient="bottom"),
         ),
-        opacity=alt.condition("datum.kind == 'read from the cache'", alt.value(0.35), alt.value(0.95)),
     )
     return alt.layer(cells)
 
@@ -66,13 +76,21 @@ def race(tokens: Float, cached: Float, uncached: Float, log: bool) -> alt.Chart:
     source = records(
         n=np.tile(tokens[keep], 2), run=np.repeat(names, len(keep)), s=np.concatenate([uncached[keep], cached[keep]])
     )
-    kind = "log" if log else "linear"
+    times = np.concatenate([uncached, cached])
     return (
         alt.Chart(source, height=HEIGHT)
         .mark_line(strokeWidth=2.5)
         .encode(
-            x=alt.X("n:Q", scale=alt.Scale(type=kind, nice=False), axis=alt.Axis(title="tokens produced", format="~s")),
-            y=alt.Y("s:Q", scale=alt.Scale(type=kind), axis=seconds_axis("time since the start")),
+            x=alt.X(
+                "n:Q",
+                scale=log_scale(tokens) if log else alt.Scale(nice=False),
+                axis=log_axis("tokens produced", tokens) if log else number_axis("tokens produced"),
+            ),
+            y=alt.Y(
+                "s:Q",
+                scale=log_scale(times) if log else alt.Scale(),
+                axis=seconds_axis("time since the start", times if log else ()),
+            ),
             color=alt.Color(
                 "run:N",
                 scale=alt.Scale(domain=names, range=[SERIES[4], SERIES[0]]),
@@ -96,9 +114,11 @@ def growth(contexts: Sequence[int], per_request: Sequence[int], batches: Sequenc
         .mark_line(strokeWidth=2.5)
         .encode(
             x=alt.X(
-                "context:Q", scale=alt.Scale(nice=False), axis=alt.Axis(title="context of each request", format="~s")
+                "context:Q",
+                scale=alt.Scale(nice=False),
+                axis=number_axis("context of each request, tokens", tickCount=9),
             ),
-            y=alt.Y("bytes:Q", axis=alt.Axis(title="KV cache, one GPU", labelExpr=BYTES)),
+            y=alt.Y("bytes:Q", axis=bytes_axis("KV cache, one GPU", max(room, max(per_request) * max(batches)))),
             color=palette(names, "run"),
             tooltip=["run:N", alt.Tooltip("context:Q", format=",")],
         )
@@ -111,36 +131,37 @@ def growth(contexts: Sequence[int], per_request: Sequence[int], batches: Sequenc
     )
 
 
-STATES = ["holds a token", "reserved, will be filled", "never filled", "free"]
+STATES = {"holds a token": "●", "reserved, will be filled": "○", "never filled": "×", "free": ""}
+"""state of a slot of the toy pool → its mark"""
 
 
-def pool(cells: Sequence[tuple[str, str]], columns: int) -> alt.Chart:
-    """A pool of memory slots, read like a page: (owner, state) of each."""
+def pool(cells: Sequence[tuple[str, str]], columns: int) -> alt.LayerChart:
+    """A pool of memory slots, read like a page: (owner, state) of each; the owner's colour, the state's mark."""
     place = np.arange(len(cells))
     source = records(
-        x=place % columns, y=place // columns, owner=[owner for owner, _ in cells], state=[state for _, state in cells]
+        x=place % columns,
+        y=place // columns,
+        owner=[owner for owner, _ in cells],
+        state=[state for _, state in cells],
+        mark=[STATES[state] for _, state in cells],
+        shade=[1.0 if state in ("holds a token", "free") else 0.45 for _, state in cells],
     )
     owners = sorted({owner for owner, _ in cells if owner != "nobody"})
     colours = [SERIES[i % 7] for i in range(len(owners))]
-    return (
-        alt.Chart(source, height=34 * -(-len(cells) // columns) + 80)
-        .mark_rect(cornerRadius=3, stroke=GREY, strokeWidth=0.6)
-        .encode(
-            x=alt.X("x:O", axis=None, scale=alt.Scale(paddingInner=0.1)),
-            y=alt.Y("y:O", axis=None, scale=alt.Scale(paddingInner=0.1)),
-            color=alt.Color(
-                "owner:N",
-                scale=alt.Scale(domain=[*owners, "nobody"], range=[*colours, "rgba(138,143,152,0.1)"]),
-                legend=alt.Legend(title=None, orient="top"),
-            ),
-            opacity=alt.Opacity(
-                "state:N",
-                scale=alt.Scale(domain=STATES, range=[1.0, 0.45, 0.2, 1.0]),
-                legend=alt.Legend(title=None, orient="bottom", symbolFillColor=GREY),
-            ),
-            tooltip=["owner:N", "state:N"],
-        )
+    base = alt.Chart(source, height=42 * -(-len(cells) // columns) + 60).encode(
+        x=alt.X("x:O", axis=None, scale=alt.Scale(paddingInner=0.1)),
+        y=alt.Y("y:O", axis=None, scale=alt.Scale(paddingInner=0.1)),
+        tooltip=["owner:N", "state:N"],
     )
+    slots = base.mark_rect(cornerRadius=3).encode(
+        color=alt.Color(
+            "owner:N",
+            scale=alt.Scale(domain=[*owners, "nobody"], range=[*colours, f"{GREY}26"]),
+            legend=alt.Legend(title=None, orient="top", values=owners),
+        ),
+        opacity=alt.Opacity("shade:Q", scale=None),
+    )
+    return slots + base.mark_text(fontSize=13, color="#FFFFFF").encode(text="mark:N")
 
 
 def bars(
@@ -148,7 +169,7 @@ def bars(
 ) -> alt.LayerChart:
     """A few numbers as bars, each with its label at the end."""
     source = records(name=names, value=[float(value) for value in values], label=labels)
-    axis = alt.Axis(title=title, labelExpr=BYTES) if bytes_ else alt.Axis(title=title, format="~s")
+    axis = bytes_axis(title, max(values) * 1.18) if bytes_ else number_axis(title)
     base = alt.Chart(source, height=44 * len(names) + 60).encode(
         y=alt.Y("name:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=200)),
         x=alt.X("value:Q", axis=axis, scale=alt.Scale(domain=[0, max(values) * 1.18 or 1], nice=False)),
@@ -191,7 +212,7 @@ def strip(kept: dict[str, Sequence[str]]) -> alt.Chart:
                 "why:N",
                 sort=shown,
                 scale=alt.Scale(domain=shown, range=[colours[k] for k in shown]),
-                legend=alt.Legend(title=None, orient="top"),
+                legend=alt.Legend(title=None, orient="top", labelLimit=260),
             ),
             tooltip=["policy:N", "token:O", "why:N"],
         )
@@ -212,17 +233,21 @@ def lines(
         (name, at, value) for name, values in series.items() for at, value in zip(x, values, strict=True) if value
     ]
     run, at, value = zip(*points, strict=True)
-    axis = alt.Axis(title=y_title, labelExpr=BYTES) if kind == "bytes" else seconds_axis(y_title)
+    axis = (
+        bytes_axis(y_title, max(value), min(value) if log else 0.0)
+        if kind == "bytes"
+        else seconds_axis(y_title, value if log else ())
+    )
     return (
         alt.Chart(records(run=run, at=at, value=np.array(value, float)), height=HEIGHT)
         .mark_line(point=True, strokeWidth=2.5)
         .encode(
             x=alt.X(
                 "at:Q",
-                scale=alt.Scale(type="log" if log else "linear", nice=False),
-                axis=alt.Axis(title=x_title, format="~s"),
+                scale=log_scale(x) if log else alt.Scale(nice=False),
+                axis=number_axis(x_title, values=list(x), labelOverlap="greedy") if log else number_axis(x_title),
             ),
-            y=alt.Y("value:Q", scale=alt.Scale(type="log" if log else "linear"), axis=axis),
+            y=alt.Y("value:Q", scale=log_scale(value) if log else alt.Scale(), axis=axis),
             color=palette(names, "run"),
             tooltip=["run:N", "at:Q", alt.Tooltip("value:Q", format=".4~g")],
         )

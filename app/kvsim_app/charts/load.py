@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from kvsim_app.charts.style import BAD, HEIGHT, records, seconds_axis, series
+from kvsim_app.charts.style import BAD, HEIGHT, log_axis, log_scale, number_axis, records, seconds_axis, series
 from kvsim_app.load import Point
 
 
@@ -20,18 +20,17 @@ def curve(
     policy, rate, value = zip(*known, strict=True) if known else ((), (), ())
     source = records(run=policy, rate=np.array(rate, float), value=np.array(value, float))
     seconds = metric != "goodput"
+    heights = [*value, limit or 0.0]
     y = alt.Y(
         "value:Q",
-        axis=seconds_axis(title) if seconds else alt.Axis(title=title, format="~g"),
-        scale=alt.Scale(type="log") if seconds else alt.Scale(zero=True),
+        axis=seconds_axis(title, heights) if seconds else number_axis(title),
+        scale=log_scale(heights) if seconds else alt.Scale(zero=True),
     )
     lines = (
         alt.Chart(source, height=HEIGHT)
         .mark_line(point=True, strokeWidth=2)
         .encode(
-            x=alt.X(
-                "rate:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="requests a second", format="~g")
-            ),
+            x=alt.X("rate:Q", scale=log_scale(rate), axis=log_axis("requests a second", rate)),
             y=y,
             color=series(names),
             tooltip=[
@@ -73,10 +72,10 @@ def pareto(points: Sequence[Point]) -> alt.Chart:
         .encode(
             x=alt.X(
                 "user:Q",
-                axis=alt.Axis(title="output tokens/s of a user (1 ÷ median TPOT)", format="~g"),
+                axis=number_axis("output tokens/s of a user (1 ÷ median TPOT)", tickCount=10),
                 scale=alt.Scale(zero=False),
             ),
-            y=alt.Y("gpu:Q", axis=alt.Axis(title="output tokens/s of a GPU", format="~g"), scale=alt.Scale(zero=True)),
+            y=alt.Y("gpu:Q", axis=number_axis("output tokens/s of a GPU"), scale=alt.Scale(zero=True)),
             color=series(names),
             order="rate:Q",
             tooltip=[

@@ -13,7 +13,7 @@ from kvsim.report import data
 from kvsim.report.palette import MEMORY, SERIES
 from kvsim.result import Result
 from kvsim.units import format_bytes
-from kvsim_app.charts.style import BYTES, GREY, HEIGHT, categories, clock, palette, records
+from kvsim_app.charts.style import GREY, HEIGHT, bytes_axis, categories, clock, palette, records
 
 Runs = Mapping[str, Result]
 Float = NDArray[np.float64]
@@ -86,6 +86,7 @@ def bars(runs: Runs) -> alt.Chart:
 def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
     """The bytes of one GPU, a bar a run."""
     names = [*PLAN, "unmanaged"]
+    most = max(int(found["total_bytes"]) for found in plans.values())
     rows = []
     for run, found in plans.items():
         parts = {name: max(int(found.get(key) or 0), 0) for name, key in PLAN.items()}
@@ -98,7 +99,10 @@ def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
         .mark_bar(opacity=0.9)
         .encode(
             x=alt.X(
-                "bytes:Q", stack="zero", scale=alt.Scale(nice=False), axis=alt.Axis(labelExpr=BYTES, title="of one GPU")
+                "bytes:Q",
+                stack="zero",
+                scale=alt.Scale(nice=False),
+                axis=bytes_axis("of one GPU", most),
             ),
             y=alt.Y("run:N", sort=list(plans), title=None, axis=alt.Axis(labelLimit=200)),
             color=palette(names, "part"),
@@ -132,9 +136,7 @@ def address_map(result: Result, at_s: float | None = None) -> alt.LayerChart | N
         .encode(
             x=alt.X("t:Q", axis=clock("time", float(until.max())), scale=alt.Scale(nice=False)),
             x2="t2:Q",
-            y=alt.Y(
-                "a:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(labelExpr=BYTES, title="address")
-            ),
+            y=alt.Y("a:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=bytes_axis("address", top)),
             y2="a2:Q",
             color=_owner_scale(),
             tooltip=[

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
+from numpy.typing import NDArray
 
-from kvsim.report.axes import clock_ticks
+from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks
 from kvsim.report.palette import MEMORY, SERIES
+
+Float = NDArray[np.float64]
 
 HEIGHT = 360
 GREY = "#8A8F98"
@@ -36,13 +41,13 @@ def categories(names: Sequence[str] = tuple(MEMORY), field: str = "category") ->
     )
 
 
-def palette(names: Sequence[str], field: str, title: str | None = None) -> alt.Color:
-    """Colours in order for any other category."""
+def palette(names: Sequence[str], field: str, title: str | None = None, columns: int = 0) -> alt.Color:
+    """Colours in order for any other category. `columns`: of the legend, which else is one line."""
     return alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=list(names), range=[SERIES[i % len(SERIES)] for i in range(len(names))]),
         sort=list(names),
-        legend=alt.Legend(title=title, orient="top", labelLimit=240),
+        legend=alt.Legend(title=title, orient="top", labelLimit=240, **({"columns": columns} if columns else {})),
     )
 
 
@@ -51,21 +56,69 @@ def clock(title: str, high_s: float) -> alt.Axis:
     return alt.Axis(title=title, labelExpr=DURATION, values=[at for at, _ in clock_ticks(high_s, 9)])
 
 
-def seconds_axis(title: str) -> alt.Axis:
-    """An axis of seconds, written as a person would: 20 ms, 1.5 s, 3 min."""
-    return alt.Axis(title=title, labelExpr=DURATION, labelOverlap="greedy")
+def zoomed_clock(title: str) -> alt.Axis:
+    """An axis of time since the start whose range the reader changes: 45 s, 2:05, 1:02:30."""
+    return alt.Axis(title=title, labelExpr=CLOCK, labelOverlap="greedy", tickCount=8)
+
+
+def seconds_axis(title: str, values: Float | Sequence[float] = ()) -> alt.Axis:
+    """An axis of seconds, written as a person would: 20 ms, 1.5 s, 3 min. With `values`: of their `log_scale`."""
+    ticks = {"values": [tick for tick, _ in log_ticks(*_span(values))]} if len(values) else {"tickCount": 6}
+    return alt.Axis(title=title, labelExpr=DURATION, labelOverlap="greedy", **ticks)
+
+
+def number_axis(title: str, unit: str = "", **more: Any) -> alt.Axis:
+    """An axis of plain numbers: 0.5, 200, 1,500, 20k."""
+    return alt.Axis(title=title, labelExpr=NUMBER + (f" + ' {unit}'" if unit else ""), **({"tickCount": 6} | more))
+
+
+def log_axis(title: str, values: Float | Sequence[float]) -> alt.Axis:
+    """An axis of plain numbers for their `log_scale`, labelled at 1, 2 and 5 as far as there is room."""
+    return number_axis(title, values=[tick for tick, _ in log_ticks(*_span(values))], labelOverlap="greedy")
+
+
+def log_scale(values: Float | Sequence[float]) -> alt.Scale:
+    """A logarithmic scale over the values above 0, with a little room at both ends."""
+    return alt.Scale(type="log", domain=list(_span(values)), nice=False)
+
+
+def _span(values: Float | Sequence[float]) -> tuple[float, float]:
+    shown = np.asarray(values, float)
+    shown = shown[shown > 0]
+    if not len(shown):
+        return 0.5, 2.0
+    low, high = float(shown.min()), float(shown.max())
+    return low / 1.1, max(high * 1.1, low * 1.5)
+
+
+def bytes_axis(title: str, high: float, log_from: float = 0.0) -> alt.Axis:
+    """An axis of bytes up to `high`, labelled at round multiples of the unit; logarithmic from `log_from`."""
+    if log_from > 0:
+        values = [2.0**i for i in range(0, 60, 4) if log_from / 1.1 <= 2.0**i <= high * 1.1]
+    else:
+        unit = 2.0 ** (10 * max(0, min(3, int(math.log2(max(high, 1.0)) // 10))))
+        values = [tick * unit for tick, _ in linear_ticks(high / unit, 8)]
+    return alt.Axis(title=title, labelExpr=BYTES, values=values)
 
 
 DURATION = (
-    "datum.value == 0 ? '0' : datum.value < 0.9999e-3 ? format(datum.value * 1e6, '.3~g') + ' µs'"
-    " : datum.value < 0.9999 ? format(datum.value * 1e3, '.3~g') + ' ms'"
-    " : datum.value < 119.9 ? format(datum.value, '.3~g') + ' s'"
-    " : datum.value < 7199 ? format(datum.value / 60, '.3~g') + ' min' : format(datum.value / 3600, '.3~g') + ' h'"
+    "datum.value == 0 ? '0' : datum.value < 0.9999e-3 ? format(datum.value * 1e6, '.3~r') + ' µs'"
+    " : datum.value < 0.9999 ? format(datum.value * 1e3, '.3~r') + ' ms'"
+    " : datum.value < 119.9 ? format(datum.value, '.3~r') + ' s'"
+    " : datum.value < 7199 ? format(datum.value / 60, '.3~r') + ' min' : format(datum.value / 3600, '.3~r') + ' h'"
 )
+CLOCK = (
+    "datum.value < 60 ? format(datum.value, '.4~r') + ' s'"
+    " : (datum.value < 3600 ? '' : floor(datum.value / 3600) + ':')"
+    " + format(floor(datum.value / 60) % 60, datum.value < 3600 ? 'd' : '02d')"
+    " + ':' + (datum.value % 60 < 9.9995 ? '0' : '') + format(datum.value % 60, '.3~f')"
+)
+NUMBER = "datum.value < 10000 ? format(datum.value, ',.4~r') : format(datum.value, '.3~s')"
 BYTES = (
-    "datum.value == 0 ? '0' : datum.value < 1048576 ? format(datum.value / 1024, '.3~g') + ' KiB'"
-    " : datum.value < 1073741824 ? format(datum.value / 1048576, '.3~g') + ' MiB'"
-    " : format(datum.value / 1073741824, ',.3~r') + ' GiB'"
+    "datum.value == 0 ? '0' : datum.value < 1024 ? datum.value + ' B'"
+    " : datum.value < 1048576 ? format(datum.value / 1024, '.3~r') + ' KiB'"
+    " : datum.value < 1073741824 ? format(datum.value / 1048576, '.3~r') + ' MiB'"
+    " : format(datum.value / 1073741824, ',.4~r') + ' GiB'"
 )
 
 

@@ -12,11 +12,27 @@ from kvsim.metrics import latencies
 from kvsim.report import data
 from kvsim.result import Result
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.style import SERIES, clock, records, seconds_axis, series
+from kvsim_app.charts.latency import METRICS
+from kvsim_app.charts.style import (
+    GREY,
+    SERIES,
+    clock,
+    log_scale,
+    number_axis,
+    records,
+    seconds_axis,
+    series,
+    zoomed_clock,
+)
 
 ROWS = 120
 """requests that are drawn one by one"""
-PHASES = {"queued": "#C9CDD3", "prefill": "#E69F00", "decode": "#0072B2", "decode, once preempted": "#D55E00"}
+PHASES = {
+    "queued": f"{GREY}73",  # translucent, on light and dark
+    "prefill": SERIES[1],
+    "decode": SERIES[0],
+    "decode, once preempted": SERIES[4],
+}
 
 
 def phases(result: Result, first: int = 0, rows: int = ROWS) -> pl.DataFrame:
@@ -60,7 +76,7 @@ def gantt(result: Result, first: int = 0, rows: int = ROWS) -> alt.VConcatChart:
         alt.Chart(records(**{c: spans[c].to_list() for c in spans.columns}), height=340)
         .mark_bar(clip=True)
         .encode(
-            x=alt.X("start_s:Q", scale=zoomed, axis=seconds_axis("")),
+            x=alt.X("start_s:Q", scale=zoomed, axis=zoomed_clock("")),
             x2="end_s:Q",
             y=alt.Y("row:O", axis=alt.Axis(labels=False, ticks=False, title="requests, by arrival")),
             color=alt.Color(
@@ -94,7 +110,7 @@ def gantt(result: Result, first: int = 0, rows: int = ROWS) -> alt.VConcatChart:
         alt.Chart(counts, height=110)
         .mark_line(interpolate="step-after", clip=True)
         .encode(
-            x=alt.X("t:Q", scale=zoomed, axis=seconds_axis("")),
+            x=alt.X("t:Q", scale=zoomed, axis=zoomed_clock("")),
             y=alt.Y("value:Q", title="requests"),
             strokeDash=alt.StrokeDash("kind:N", legend=alt.Legend(title=None, orient="top")),
             color=alt.value(SERIES[2]),
@@ -108,7 +124,7 @@ def gantt(result: Result, first: int = 0, rows: int = ROWS) -> alt.VConcatChart:
         .mark_area(interpolate="step-after", color=SERIES[0], opacity=0.7)
         .encode(
             x=alt.X(
-                "t:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=seconds_axis("time: drag here to zoom")
+                "t:Q", scale=alt.Scale(domain=[low, high], nice=False), axis=zoomed_clock("time: drag here to zoom")
             ),
             y=alt.Y("value:Q", axis=alt.Axis(format="%", title="KV used", tickCount=3)),
         )
@@ -164,7 +180,7 @@ def panel(time: np.ndarray, lines: Mapping[str, np.ndarray], title: str, unit: s
             x=alt.X("t:Q", axis=clock("time", float(time[-1])), scale=alt.Scale(nice=False)),
             y=alt.Y(
                 "value:Q",
-                axis=alt.Axis(title=title, format="%" if unit.endswith("%") else ",.3~s"),
+                axis=alt.Axis(title=title, format="~%", tickCount=5) if unit.endswith("%") else number_axis(title),
                 scale=alt.Scale(zero=True),
             ),
             color=series(names),
@@ -192,13 +208,14 @@ def quantiles(result: Result, metric: str, bins: int = 60) -> alt.Chart | None:
         .unpivot(index="t", variable_name="run", value_name="value")
         .filter(pl.col("value") > 0)
     )
-    source = records(t=stats["t"].to_numpy(), run=stats["run"].to_list(), value=stats["value"].to_numpy())
+    found = stats["value"].to_numpy()
+    source = records(t=stats["t"].to_numpy(), run=stats["run"].to_list(), value=found)
     return (
         alt.Chart(source, height=280)
         .mark_line(strokeWidth=1.6)
         .encode(
             x=alt.X("t:Q", axis=clock("time of arrival", float(stats["t"].max() or 1)), scale=alt.Scale(nice=False)),
-            y=alt.Y("value:Q", axis=seconds_axis(metric.upper()), scale=alt.Scale(type="log")),
+            y=alt.Y("value:Q", axis=seconds_axis(METRICS[metric], found), scale=log_scale(found)),
             color=series(["p50", "p90", "p99"]),
             tooltip=["run:N", alt.Tooltip("value:Q", title="seconds", format=".4~g")],
         )

@@ -7,7 +7,7 @@ import numpy as np
 
 from kvsim.trace import Trace
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.style import HEIGHT, SERIES, clock, palette, records
+from kvsim_app.charts.style import HEIGHT, SERIES, clock, log_axis, log_scale, palette, records
 
 
 def lengths(trace: Trace, bins: int = 48) -> alt.Chart:
@@ -26,7 +26,7 @@ def lengths(trace: Trace, bins: int = 48) -> alt.Chart:
         alt.Chart(source, height=HEIGHT)
         .mark_area(interpolate="step-after", opacity=0.55, line=True)
         .encode(
-            x=alt.X("low:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="tokens", format="~s")),
+            x=alt.X("low:Q", scale=log_scale(edges), axis=log_axis("tokens", edges)),
             y=alt.Y("count:Q", stack=None, title="requests"),
             color=palette(list(kinds), "kind"),
             tooltip=[
@@ -61,14 +61,15 @@ def prompts_and_answers(trace: Trace) -> alt.Chart:
     across, up = (np.geomspace(1, int(values.max()) + 1, 33) for values in (x, y))
     counts, _, _ = np.histogram2d(x, y, (across, up))
     i, j = np.nonzero(counts)
+    wide, high = (np.concatenate([edges[k], edges[k + 1]]) for edges, k in ((across, i), (up, j)))
     source = records(a=across[i], a2=across[i + 1], b=up[j], b2=up[j + 1], count=counts[i, j].astype(int))
     return (
         alt.Chart(source, height=HEIGHT)
         .mark_rect()
         .encode(
-            x=alt.X("a:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="prompt tokens", format="~s")),
+            x=alt.X("a:Q", scale=log_scale(wide), axis=log_axis("prompt tokens", wide)),
             x2="a2:Q",
-            y=alt.Y("b:Q", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(title="answer tokens", format="~s")),
+            y=alt.Y("b:Q", scale=log_scale(high), axis=log_axis("answer tokens", high)),
             y2="b2:Q",
             color=alt.Color(
                 "count:Q",

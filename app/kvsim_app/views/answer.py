@@ -2,111 +2,91 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts.answer import gpus_needed
+from kvsim_app.charts import answer as charts
 from kvsim_app.objectives import curve
 from kvsim_app.session import selection, step_error
 
-_PRICES = {
-    "h100-sxm": 2.5,
-    "h100-pcie": 2.2,
-    "h200-sxm": 3.2,
-    "a100-80-sxm": 1.5,
-    "a100-40-sxm": 1.1,
-    "l4": 0.5,
-    "l40s": 0.9,
-    "a10": 0.5,
-    "b200": 5.0,
-    "mi300x": 2.5,
-}
-"""$ a GPU and hour to start from; the reader's own price is what counts"""
+Row = dict[str, Any]
 
 
 def page() -> None:
     place = st.container()
     found = curve()
     left, right = st.columns(2)
-    device = selection().base.device
-    price = left.number_input(
-        "$ per GPU and hour",
-        0.0,
-        1000.0,
-        _PRICES.get(device, 1.0),
-        0.1,
-        key=f"price-{device}",
-        help="A round number to start from: put in your own.",
-    )
-    target = right.number_input(
+    target = left.number_input(
         "Requests a second to serve",
         0.01,
         1e6,
-        round(found.rate * 8, 2),
+        float(f"{found.rate * 8:.2g}"),
         key="target",
         help="All replicas together. It starts at eight times the traffic's own rate.",
     )
-    sentence, rows = findings.answer(found.capacities, target, found.gpus, price)
+    price = right.number_input(
+        "Price of a GPU and hour",
+        0.0,
+        1000.0,
+        None,
+        0.1,
+        key="price",
+        placeholder="yours, for the cost of a token",
+        help="In any currency. There is no built-in list: prices change by the week.",
+    )
+    _, band = step_error(selection().base)
+    sentence, rows = findings.answer(found.capacities, target, found.gpus, price, band)
     with place:
         frame.header("Answer", sentence)
-        frame.trust()
+        frame.trust(tiers=found.tiers)
     if not rows:
         return
     _numbers(rows[0])
-    frame.show(gpus_needed(rows), "answer-gpus", "GPUs that serve this rate")
-    frame_ = pl.DataFrame(_with_interval(rows), infer_schema_length=None)
+    frame.show(
+        charts.held(rows, selection().policies),
+        "answer-held",
+        "What a replica holds",
+        "Line: the 90 % interval. Step times that are all off by a factor move the rate by its inverse.",
+    )
+    table = pl.DataFrame(rows, infer_schema_length=None).drop("low", "high")
     st.dataframe(
-        frame_,
+        table,
         hide_index=True,
         width="stretch",
         column_config={
             "rate held": st.column_config.NumberColumn(
                 "requests/s held", format="%.3g", help="by one replica, within the objectives"
             ),
-            "rate interval": st.column_config.TextColumn("90 % interval"),
             "headroom": st.column_config.NumberColumn(format="percent", help="of all replicas over the rate to serve"),
-            "$/M output tokens": st.column_config.NumberColumn(format="$%.2f"),
-            "at least": st.column_config.CheckboxColumn(help="held at the highest rate that was tried: it can do more"),
+            "cost": st.column_config.NumberColumn("per M output tokens", format="%.2f"),
+            "limited by": st.column_config.TextColumn(width="large"),
         },
     )
     st.caption(
-        "Step times that are all off by a factor move the rate held by its inverse: that is the interval shown. "
-        "The estimate is that of one replica times their number; a router's imbalance comes on top."
+        "Traffic is sped up by starting conversations closer together; people think as long as before. The estimate "
+        "is that of one replica times their number; a router's imbalance comes on top."
     )
-    frame.download(frame_, "answer")
+    frame.download(table, "answer")
 
 
-def _with_interval(rows: list[dict]) -> list[dict]:
-    _, band = step_error(selection().base)
-    return [
-        {
-            **row,
-            "rate interval": f"{row['rate held'] / band.high:.3g} to {row['rate held'] / band.low:.3g}"
-            if row["rate held"]
-            else "–",
-        }
-        for row in rows
-    ]
-
-
-def _numbers(best: dict) -> None:
+def _numbers(best: Row) -> None:
     columns = st.columns(4)
-    _, band = step_error(selection().base)
-    held = best["rate held"]
+    rate = best["rate held"]
     columns[0].metric("GPUs", best["GPUs"] if best["GPUs"] is not None else "none")
     columns[1].metric(
         "Rate held by a replica",
-        f"{held:.3g} /s" if held else "none",
-        border=False,
-        help=f"90 % interval {held / band.high:.3g} to {held / band.low:.3g}" if held else None,
+        f"{rate:.3g} /s" if rate else "none",
+        help=f"90 % interval {best['low']:.3g} to {best['high']:.3g}" if rate else None,
     )
     columns[2].metric(
         "Headroom",
         f"{best['headroom']:.0%}" if best["headroom"] is not None else "none",
         help="What all replicas hold, over the rate to serve.",
     )
-    cost = best["$/M output tokens"]
-    columns[3].metric("per million output tokens", f"${cost:,.2f}" if cost is not None else "none")
+    cost = best["cost"]
+    columns[3].metric("Per million output tokens", f"{cost:,.2f}" if cost is not None else "price?")
     st.caption(f"What gives way first: {best['limited by']}.")
 
 

@@ -22,7 +22,7 @@ _DTYPES = ["bf16", "fp8", "int8", "int4"]
 def page() -> None:
     place = st.container()
     base = selection().base
-    row = st.columns([3, 2, 1, 1.4, 1.4, 1.6])
+    row = st.columns([2.6, 2, 1, 1.2, 2, 1.6])
     models, devices = model_names(), catalogue()
     name = row[0].selectbox("Model", models, models.index(base.model), key="calc-model")
     device = row[1].selectbox("Device", devices, devices.index(base.device), key="calc-device")
@@ -48,7 +48,7 @@ def page() -> None:
             frame.header(
                 "Calculator",
                 (
-                    f"A token takes **{format_bytes(plan.kv_bytes_per_token * tp)}** over {_gpus(tp)}, so "
+                    f"A token takes **{format_bytes(plan.kv_bytes_per_token * tp)}** on {_gpus(tp)}, so "
                     f"**{plan.tokens:,} tokens** fit beside the weights: {plan.max_concurrency:,.1f} requests of "
                     f"{plan.max_model_len:,} tokens at once."
                 ),
@@ -73,7 +73,7 @@ def page() -> None:
             heat_map(model, plan.pool, kv, tp),
             "calc-heat",
             "Share of the pool that equal requests take",
-            "Dark blue: plenty of room. Yellow: nearly full. 'no': it does not fit.",
+            "Dark: plenty of room. Yellow: nearly full. 'no': it does not fit.",
         )
     frame.show(plan_chart({device: plan.to_json()}), "calc-plan", "One GPU")
     frame.download(

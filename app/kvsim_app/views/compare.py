@@ -8,13 +8,12 @@ import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
 from kvsim_app.charts import latency
+from kvsim_app.charts.latency import METRICS
 from kvsim_app.runs import selected
 
 from kvsim.report.columns import SHARES, SPEED, WORK
 from kvsim.report.data import cdf as cdf_of
 from kvsim.result import Result
-
-_METRICS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 
 def table(runs: Mapping[str, Result]) -> pl.DataFrame:
@@ -61,9 +60,9 @@ def page() -> None:
     metric = (
         st.segmented_control(
             "Latency",
-            list(_METRICS),
+            list(METRICS),
             default="ttft",
-            format_func=lambda m: _METRICS[m],
+            format_func=lambda m: METRICS[m],
             key="compare-metric",
             label_visibility="collapsed",
             required=True,
@@ -74,8 +73,8 @@ def page() -> None:
         frame.show(
             latency.cdf(runs, metric),
             "compare-cdf",
-            f"How long {_METRICS[metric]} takes",
-            frame.definitions(_METRICS[metric]),
+            f"How long {METRICS[metric]} takes",
+            frame.definitions(METRICS[metric]),
         )
     _intervals(runs, metric)
     left, right = st.columns([3, 2])

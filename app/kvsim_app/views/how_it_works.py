@@ -25,7 +25,7 @@ def page() -> None:
         "5 · Sharing": sharing,
         "6 · Quantizing": quantizing,
         "7 · Evicting": evicting,
-        "8 · FlashAttention": flash,
+        "8 · Flash": flash,
     }
     place = st.container()
     names = list(chapters)
@@ -39,8 +39,8 @@ def page() -> None:
     chapters[name](model)
     tier, band = step_error(base.replace(policy="paged"))
     st.caption(
-        f"Numbers are for **{base.model}** on **{base.device}** (choose others in the sidebar). Times are the cost "
-        f"model's, tier **{tier}**, {frame.interval(band)} with 90 %."
+        f"For **{base.model}** on **{base.device}**, as set in the sidebar. Times are the cost model's: tier "
+        f"**{tier}**, {frame.interval(band)} (90 %)."
     )
 
 
@@ -169,6 +169,7 @@ def paging(made: Setup) -> None:
         "paging",
         f"A pool of {lessons.SLOTS} slots, six requests of {', '.join(map(str, lessons.ANSWERS))} tokens",
     )
+    st.caption(" · ".join(f"{mark} {state}" for state, mark in lesson.STATES.items() if mark))
 
 
 def sharing(made: Setup) -> None:

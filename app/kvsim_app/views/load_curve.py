@@ -16,7 +16,7 @@ def page() -> None:
     found = curve()
     with place:
         frame.header("Load curve", findings.load_curve(found.capacities))
-        frame.trust()
+        frame.trust(tiers=found.tiers)
     knees = {capacity.policy: capacity.rate for capacity in found.capacities if not capacity.beyond}
     st.caption("Dashed orange: the objective. Dotted, in a policy's colour: the rate up to which it holds all of them.")
     left, right = st.columns(2)

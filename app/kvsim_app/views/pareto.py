@@ -32,7 +32,7 @@ def page() -> None:
     found = curve()
     with place:
         frame.header("Pareto", finding(found.points))
-        frame.trust()
+        frame.trust(tiers=found.tiers)
     st.caption(
         "Up and to the right is better. Each line goes from low to high rates; click a point to open its scenario."
     )

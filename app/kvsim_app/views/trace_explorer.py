@@ -49,7 +49,7 @@ def finding(name: str, facts: dict[str, Any]) -> str:
 def page() -> None:
     place = st.container()
     file = st.file_uploader(
-        f"Your own trace, up to {UPLOAD_MB} MB",
+        "Your own trace",
         key="upload",
         max_upload_size=UPLOAD_MB,
         help="CSV or JSON lines of any format that `kvsim list trace-formats` names, gzip too. A plain CSV needs the "
