@@ -91,10 +91,12 @@ def _grid(frame: pl.DataFrame) -> tuple[Floats, list[tuple[int, int]], Floats]:
 def shared_knots(x: Floats, grid: Floats, most: int) -> list[int]:
     """Columns to keep of grid[row, x]: greedily those whose absence hurts most, so that all others are interpolated
     with the smallest sum of relative misses. The ends stay."""
-    kept = [0, len(x) - 1]
+    kept = sorted({0, len(x) - 1})
     while len(kept) < min(most, len(x)):
-        miss = np.abs(_interpolated(x, grid, kept) / grid - 1)
-        kept = sorted([*kept, int(miss.mean(axis=0).argmax())])
+        miss = np.abs(_interpolated(x, grid, kept) / grid - 1).mean(axis=0)
+        if not miss.max() > 0:  # few rows, all of them hit
+            break
+        kept = sorted([*kept, int(miss.argmax())])
     return kept
 
 

@@ -1,4 +1,5 @@
-"""Published measurements, one file a data set: its columns, units, filters and licence."""
+"""Where rows come from: published measurements, one file a data set (its columns, units, filters and licence), and the
+raw rows of our own calibrations."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from kvsim.errors import InputError
 from kvsim_calibration.rows import Rows
 from kvsim_calibration.sources import aiconfigurator, llmservingsim, vidur
 
-TAGS = ("aic", "lss", "vidur")
+PUBLISHED = ("aic", "lss", "vidur")
+MEASURED = ("cuda", "torch")
+TAGS = (*PUBLISHED, *MEASURED)
 """how a provenance's name begins"""
 
 
@@ -19,7 +22,23 @@ def read(tag: str, where: str, profile: DeviceProfile) -> list[Rows]:
         return aiconfigurator.read(where, profile.id, profile.facts)
     if tag == "lss":
         return llmservingsim.read(where, profile.id)
-    return vidur.read(where, profile.id)
+    if tag == "vidur":
+        return vidur.read(where, profile.id)
+    return _measured(tag, where)
+
+
+def _measured(tag: str, where: str) -> list[Rows]:
+    """Raw rows of the backend `tag`: a file, or the only one of a folder."""
+    from kvsim_calibration.backends import measured
+    from kvsim_calibration.backends.store import Store
+
+    path = Path(where)
+    files = sorted(path.glob("*.rows.jsonl")) if path.is_dir() else [path]
+    stores = [store for store in map(Store, files) if store.machine and store.machine["backend"] == tag]
+    if len(stores) != 1:
+        raise InputError(f"{where} holds {len(stores)} files of raw rows of the backend {tag}: name the one that the "
+                         "profile was fitted to")
+    return measured.rows_of(stores[0])
 
 
 def read_again(profile: DeviceProfile, where: str) -> dict[str, list[Rows]]:
