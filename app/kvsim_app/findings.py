@@ -45,7 +45,7 @@ def anatomy(runs: Runs) -> str:
         return "None of these runs keeps a cache: there is no pool to divide."
     worst, best = max(wasted, key=lambda n: wasted[n]), min(wasted, key=lambda n: wasted[n])
     if len(wasted) == 1 or wasted[worst] - wasted[best] < 0.01:
-        return f"**{_percent(wasted[worst])}** of the pool is allocated or cut off without holding a token."
+        return f"Of the pool **{_percent(wasted[worst])}** is allocated or cut off without holding a token."
     return (
         f"**{worst}** keeps **{_percent(wasted[worst])}** of the pool allocated or cut off without a token in it; "
         f"**{best}** {_percent(wasted[best])}."
@@ -123,6 +123,7 @@ def answer(
                 "headroom": replicas * rate / target - 1 if replicas and rate else None,
                 "cost": cost,
                 "limited by": capacity.limit,
+                "why": capacity.why,
             }
         )
     rows.sort(key=lambda row: (row["GPUs"] is None, row["GPUs"] or 0, -(row["rate held"] or 0)))

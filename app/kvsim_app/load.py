@@ -21,8 +21,8 @@ WINDOW_S = 180.0
 """longest stretch of traffic that a point replays"""
 METRICS = {"ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99"}
 
-Why = Callable[["Point", tuple[str, ...]], str]
-"""(a point, the objectives it misses) → what binds there"""
+Why = Callable[["Point", tuple[str, ...]], tuple[str, str]]
+"""(a point, the objectives it misses) → what binds there, and why"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class Capacity:
     beyond: bool
     """even the highest rate that was tried is held: the true one is higher"""
     limit: str
-    """what binds first, and why"""
+    """what binds first …"""
+    why: str
+    """… and the sentence that says why"""
     tokens_per_request: float
 
 
@@ -125,12 +127,14 @@ def _capacity(policy: str, line: list[Point], limits: Mapping[str, float], why: 
     bad = next((i for i, point in enumerate(line) if missed(point)), None)
     tokens = line[0].tokens if line else 0.0
     if bad is None:
-        return Capacity(policy, line[-1].rate if line else 0.0, True, "nothing yet", tokens)
-    limit = why(line[bad], tuple(missed(line[bad])))
+        return Capacity(
+            policy, line[-1].rate if line else 0.0, True, "nothing yet", "every rate that was tried is held", tokens
+        )
+    limit, because = why(line[bad], tuple(missed(line[bad])))
     if bad == 0:
-        return Capacity(policy, 0.0, False, limit, tokens)
+        return Capacity(policy, 0.0, False, limit, because, tokens)
     crossings = [_crossing(line[bad - 1], line[bad], key, limits[key]) for key in missed(line[bad])]
-    return Capacity(policy, min(crossings), False, limit, tokens)
+    return Capacity(policy, min(crossings), False, limit, because, tokens)
 
 
 def _crossing(low: Point, high: Point, metric: str, limit: float) -> float:

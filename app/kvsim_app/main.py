@@ -46,7 +46,7 @@ def main() -> None:
         ]
         for group, pages in PAGES.items()
     }
-    page = st.navigation(groups)
+    page = st.navigation(groups, expanded=True)
     sidebar()
     if complaint := st.session_state.pop("complaint", None):
         st.error(complaint, icon=":material/error:")

@@ -55,9 +55,12 @@ def curve() -> Curve:
     gpus = chosen.base.tp * chosen.base.pp * chosen.base.replicas
     runs = {name: steady(result) for name, result in simulated(scenarios, "Trying rates:").items()}
 
-    def why(point: load.Point, missed: tuple[str, ...]) -> str:
+    def why(point: load.Point, missed: tuple[str, ...]) -> tuple[str, str]:
         name = f"{point.policy} × {point.scale:g}"
-        return ": ".join(limit(runs[name], setup(scenarios[name]), missed))
+        binds, because = limit(runs[name], setup(scenarios[name]), missed)
+        for key, title in load.METRICS.items():
+            because = because.replace(key, title)
+        return binds, because
 
     found = load.points(runs, limits, gpus)
     tiers = {str(run.result.run["provenance"]["tier"]) for run in runs.values()}

@@ -135,7 +135,7 @@ def knots(device: DeviceProfile, family: str) -> tuple[str, list[Knot]]:
         rows = list(zip(curve.table.outer, curve.table.inner, curve.table.ratio, strict=True))
         for outer, inner, ratios in _spread(rows, 6):
             found += [
-                Knot(f"{outer:g} {counted}", at, ratio, curve.source)
+                Knot(f"{outer:g} {counted if outer != 1 else counted[:-1]}", at, ratio, curve.source)
                 for at, ratio in zip(inner, ratios, strict=True)
                 if at > 0
             ]

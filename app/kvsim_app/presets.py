@@ -25,8 +25,8 @@ class Preset:
 PRESETS = {
     "Why page the cache?": Preset(
         "Why page the cache?",
-        "Five minutes of chat, Llama 3.1 8B on one H100: room kept for 16k tokens a request, against blocks.",
-        {"trace": "sample", "duration": "5m", "model": "llama-3.1-8b", "device": "h100-sxm", "max_model_len": 16384},
+        "Five minutes of chat, Llama 3.1 8B on one L40S: room kept for 16k tokens a request, against blocks.",
+        {"trace": "sample", "duration": "5m", "model": "llama-3.1-8b", "device": "l40s", "max_model_len": 16384},
         ("contiguous", "paged", "paged-prefix"),
     ),
     "Does quantizing help?": Preset(

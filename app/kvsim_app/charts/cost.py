@@ -50,7 +50,7 @@ def roofline(facts: Facts, dtype: str, dots: Sequence[Dot]) -> alt.LayerChart:
             shape=alt.Shape(
                 "step:N",
                 sort=list(dict.fromkeys(d.step for d in dots)),
-                legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=260),
+                legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=260, symbolFillColor=GREY),
             ),
             tooltip=[
                 "step:N",

@@ -61,7 +61,7 @@ def page() -> None:
             ),
             "headroom": st.column_config.NumberColumn(format="percent", help="of all replicas over the rate to serve"),
             "cost": st.column_config.NumberColumn("per M output tokens", format="%.2f"),
-            "limited by": st.column_config.TextColumn(width="large"),
+            "why": st.column_config.TextColumn(width="large"),
         },
     )
     st.caption(
@@ -86,8 +86,12 @@ def _numbers(best: Row) -> None:
         help="What all replicas hold, over the rate to serve.",
     )
     cost = best["cost"]
-    columns[3].metric("Per million output tokens", f"{cost:,.2f}" if cost is not None else "price?")
-    st.caption(f"What gives way first: {best['limited by']}.")
+    columns[3].metric(
+        "Per million output tokens",
+        f"{cost:,.2f}" if cost is not None else "–",
+        help="Put in the price of a GPU and hour to see it." if cost is None else None,
+    )
+    st.caption(f"What gives way first: **{best['limited by']}**; {best['why']}.")
 
 
 page()

@@ -45,7 +45,9 @@ def page() -> None:
         f"{sequences} sequences": physics.decode_shape(made.model, sequences, context),
     }
     if chunk:
-        steps[f"{sequences} and a chunk of {chunk}"] = physics.decode_shape(made.model, sequences, context, chunk)
+        steps[f"{sequences} sequences and a chunk of {chunk}"] = physics.decode_shape(
+            made.model, sequences, context, chunk
+        )
     parts = {name: made.cost.parts(shape) for name, shape in steps.items()}
     last = list(steps)[-1]
     total = sum(cost.ns for cost in parts[last].values())
