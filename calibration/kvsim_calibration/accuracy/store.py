@@ -1,0 +1,53 @@
+"""Finished rows on disk, a JSON line each, so that a run that was stopped goes on where it was.
+
+The file's name is a hash of everything that a row depends on (model files, text, lengths, code), so what lies there
+is never from another question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kvsim_calibration.accuracy import caches, evict, gguf, measure, needle, policies, stored, text, tokenizer, weights
+from kvsim_calibration.engine import model, ops
+from kvsim_kernels.reference import quantize, select
+
+_CODE = (caches, evict, gguf, measure, model, needle, ops, policies, quantize, select, stored, text, tokenizer, weights)
+"""what a row depends on"""
+
+
+class Rows:
+    """`done` is what was measured already; `add` appends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: list[dict[str, Any]] = []
+        if path.is_file():
+            self.done = [row for line in path.read_text().splitlines() if (row := _whole(line))]
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.done.append(row)
+
+
+def place(facts: dict[str, Any]) -> Path:
+    """Where the rows of a run with these facts lie."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for module in _CODE:
+        digest.update(Path(str(module.__file__)).read_bytes())
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "kvsim" / "accuracy" / f"{digest.hexdigest()[:16]}.jsonl"
+
+
+def _whole(line: str) -> dict[str, Any] | None:
+    """A row; None for a last line that was cut when the run was killed."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return None
