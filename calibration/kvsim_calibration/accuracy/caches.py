@@ -1,8 +1,8 @@
 """The two caches of a measurement, behind the reference engine's interface (engine/caches/base.py).
 
 `Prefill` computes a prompt once, with every policy's cache still empty: attention is over the prompt's own keys and
-values, as a prefill kernel does it. It leaves a `Prompt`, from which each policy's `Decode` starts: it stores the prompt
-in its own format, drops what it drops, and answers all later tokens as decode steps, which read back what was stored.
+values, as a prefill kernel does it. It leaves a `Prompt`, from which each policy's `Decode` starts: it stores the
+prompt in its own format, drops what it drops, and answers all later tokens as decode steps, which read what it stored.
 """
 
 from __future__ import annotations

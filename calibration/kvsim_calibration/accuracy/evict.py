@@ -7,8 +7,8 @@ drops tokens, one step after the other.
 
 Positions. Window: as in StreamingLLM, a key's position is its place within the cache. Recent keys are as far from the
 query as before, so only the sinks move closer: their scores are taken with the query rotated back to the cache's end.
-H2O and SnapKV: keys stay rotated for the positions they had in the text, as in their published code, and as `kv_compact`
-leaves them.
+H2O and SnapKV: keys stay rotated for the positions they had in the text, as in their published code, and as
+`kv_compact` leaves them.
 
 Shapes: q [steps, heads, head size]; keys and values [prompt + steps, kv heads, head size], rotated; out as q.
 """
@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from kvsim_kernels.reference import select
 
 from kvsim.cache.retention import Full, HeavyHitter, Retention, SnapKV, Window
 from kvsim.errors import InputError
 from kvsim_calibration.engine.ops import attention, causal_mask, rotate, rotations
-from kvsim_kernels.reference import select
 
 Tensor = torch.Tensor
 
@@ -64,27 +65,21 @@ def _full(_: Full, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, thet
 
 
 def _window(kept: Window, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:
-    steps, heads, size = q.shape
-    prompt, kv_heads = len(keys) - steps, keys.shape[1]
-    oldest = max(kept.sinks, prompt - kept.recent)  # what no step sees is left out
-    used = torch.cat([torch.arange(min(kept.sinks, len(keys))), torch.arange(oldest, len(keys))])
+    steps, _, size = q.shape
+    prompt, sinks = len(keys) - steps, min(kept.sinks, len(keys))
+    oldest = max(sinks, prompt - kept.recent)  # no step sees what lies between the sinks and this
+    used = torch.cat([torch.arange(sinks), torch.arange(oldest, len(keys))])
     now = torch.arange(prompt, len(keys))
-    moved = now.clamp(max=kept.cap) - now
-    back = rotate(q, *rotations(moved, size, theta, q.dtype))
-    products = [_products(query, part) for query, part in ((back, keys[used][: kept.sinks]),
-                                                           (q, keys[used][kept.sinks :]))]  # fmt: skip
+    place = now.clamp(max=kept.cap)
+    back = rotate(q, *rotations(place - now, size, theta, q.dtype))
+    # Twice as many channels: recent keys meet the query where it is, sinks where the cache puts it.
+    wide_q = torch.cat([q, back], -1) * 2**0.5  # attention divides by the root of its channels
+    wide_keys = F.pad(keys[used], (0, size))
+    wide_keys[:sinks] = wide_keys[:sinks].roll(size, -1)
     at, query = used[None, :], now[:, None]
     seen = (at <= query) & ((at < kept.sinks) | (at >= query - kept.recent))
-    weights = (torch.cat(products, -1) * size**-0.5).masked_fill(~seen, -torch.inf).softmax(-1)
-    out = torch.einsum("kgnt,tkd->nkgd", weights.view(kv_heads, heads // kv_heads, steps, -1), values[used])
-    return out.reshape(q.shape)
-
-
-def _products(q: Tensor, keys: Tensor) -> Tensor:
-    """q kᵀ, [heads, steps, tokens]."""
-    steps, heads, size = q.shape
-    grouped = q.view(steps, keys.shape[1], -1, size)
-    return torch.einsum("nkgd,tkd->kgnt", grouped, keys).reshape(heads, steps, len(keys))
+    mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
+    return attention(wide_q, wide_keys, F.pad(values[used], (0, size)), mask)[..., :size]
 
 
 def _snapkv(kept: SnapKV, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:

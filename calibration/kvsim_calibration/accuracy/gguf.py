@@ -2,7 +2,7 @@
 
 The layout is that of ggml's docs/gguf.md; the block formats those of ggml's reference dequantization. A quantized row
 is blocks of 32 numbers: Q8_0 is (fp16 d, 32 int8), x = d·q; Q4_0 is (fp16 d, 16 bytes), x = d·(q − 8); Q4_1 is
-(fp16 d, fp16 m, 16 bytes), x = d·q + m. Byte i of a 4-bit block holds number i (low half) and number i + 16 (high half).
+(fp16 d, fp16 m, 16 bytes), x = d·q + m. Byte i of a 4-bit block holds number i in its low half, i + 16 in its high one.
 """
 
 from __future__ import annotations

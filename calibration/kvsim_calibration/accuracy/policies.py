@@ -1,6 +1,7 @@
 """Which policies are measured, and how they are written: a precision, a retention, or both joined by "+".
 
-`"int8"`, `"window:sinks=4,recent=508"`, `"int4+heavy_hitter:budget=512,recent=256"`, or a name of `kvsim list policies`.
+`"int8"`, `"window:sinks=4,recent=508"`, `"int4+heavy_hitter:budget=512,recent=256"`; a name of `kvsim list policies` is
+its precision and retention.
 """
 
 from __future__ import annotations

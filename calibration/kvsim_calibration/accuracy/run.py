@@ -18,7 +18,7 @@ from kvsim_calibration.accuracy.weights import Loaded
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured: `chunks` texts of `prompt` prefilled and `steps` decoded tokens, `needles` at each depth."""
+    """How much is measured: `chunks` texts of `prompt` prefilled and `steps` decoded tokens, `needles` a depth."""
 
     chunks: int
     prompt: int

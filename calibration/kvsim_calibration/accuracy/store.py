@@ -12,9 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kvsim_kernels.reference import quantize, select
+
 from kvsim_calibration.accuracy import caches, evict, gguf, measure, needle, policies, stored, text, tokenizer, weights
 from kvsim_calibration.engine import model, ops
-from kvsim_kernels.reference import quantize, select
 
 _CODE = (caches, evict, gguf, measure, model, needle, ops, policies, quantize, select, stored, text, tokenizer, weights)
 """what a row depends on"""
@@ -27,7 +28,10 @@ class Rows:
         self.path = path
         self.done: list[dict[str, Any]] = []
         if path.is_file():
-            self.done = [row for line in path.read_text().splitlines() if (row := _whole(line))]
+            text = path.read_text()
+            self.done = [row for line in text.splitlines() if (row := _whole(line))]
+            if text and not text.endswith("\n"):
+                path.write_text(text + "\n")
 
     def add(self, row: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

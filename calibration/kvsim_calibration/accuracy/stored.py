@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-
 from kvsim_kernels.reference.quantize import FP8_MAX, largest, numbers, over, quantize, rounded
 
 Tensor = torch.Tensor

@@ -47,7 +47,8 @@ def chunks(tokens: list[int], count: int, length: int) -> list[list[int]]:
     """
     fitting = min(count, len(tokens) // length)
     if fitting == 0:
-        raise InputError(f"the text has {len(tokens):,} tokens; one chunk needs {length:,}: give a longer one with --text")
+        raise InputError(f"the text has {len(tokens):,} tokens; one chunk needs {length:,}: "
+                         "give a longer one with --text")
     stride = len(tokens) // fitting
     return [tokens[i * stride : i * stride + length] for i in range(fitting)]
 

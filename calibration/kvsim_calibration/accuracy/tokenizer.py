@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Protocol
 
 from kvsim.errors import InputError
@@ -55,7 +55,7 @@ class BytePairs:
     def _merge(self, word: str) -> list[int]:
         parts = [self._characters[byte] for byte in word.encode()]
         while len(parts) > 1:
-            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in zip(parts, parts[1:], strict=False)]
+            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in pairwise(parts)]
             best = min(ranks)
             if best == len(self._ranks):
                 break
@@ -66,8 +66,9 @@ class BytePairs:
 
 def _words(text: str) -> Iterator[str]:
     """GPT-2's cut, after SmolLM2's: a numeral stands alone and takes no space before it."""
-    for numerals, piece in groupby(text, str.isnumeric):
-        yield from piece if numerals else _WORD.findall("".join(piece))
+    for numerals, letters in groupby(text, str.isnumeric):
+        piece = "".join(letters)
+        yield from piece if numerals else _WORD.findall(piece)
 
 
 def _byte_characters() -> list[str]:

@@ -99,7 +99,7 @@ def _from_gguf(path: Path, source: str) -> Loaded:
 
 
 def _halves(matrix: Any, head_dim: int) -> Any:
-    """Rows of a projection from GGUF's order, rotary pairs side by side, to Hugging Face's, one half after the other."""
+    """A projection's rows from GGUF's order, rotary pairs side by side, to Hugging Face's, half after half."""
     return matrix.reshape(-1, head_dim // 2, 2, matrix.shape[1]).swapaxes(1, 2).reshape(matrix.shape)
 
 
