@@ -82,7 +82,7 @@ def download(frame: pl.DataFrame, name: str) -> None:
     left, right = st.columns([1, 4], vertical_alignment="center")
     left.download_button(
         "CSV",
-        frame.write_csv().encode(),
+        lambda: frame.write_csv().encode(),  # written when it is asked for
         f"kvsim-{name}.csv",
         "text/csv",
         key=f"csv-{name}",
