@@ -1,15 +1,15 @@
 """The Recorder: raw facts of a run, written by the engine and read when it has ended.
 
-Everything is an int64 in a flat array, because a long run has millions of rows. Metrics are made of these later
-(metrics.py), never here.
+Everything is an int64 in a flat array, because a long run has millions of rows (those written at every step are packed
+bytes: Python writes these four times as fast as it extends an array). Metrics are made of these later (metrics.py),
+never here.
 """
 
 from __future__ import annotations
 
 import copy
 from array import array
-from itertools import repeat
-from operator import sub
+from struct import Struct
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +34,10 @@ TIMELINE_COLUMNS = (
 MAP_COLUMNS = ("t_ns", "replica", "start", "end", "row")
 MAP_EVERY = 32
 """timeline samples to one memory map"""
+_pack_step = Struct(f"={len(STEP_COLUMNS)}q").pack
+_pack_gap = Struct("=2q").pack
+_GROWING = ("steps", "timeline", "maps", "_gaps", "_ends")
+"""what is recorded beside requests"""
 SAMPLES = 4096
 """the timeline is thinned to every other sample when it would grow past this"""
 
@@ -58,15 +62,17 @@ class Recorder:
         self.scheduled_ns = self.requests["scheduled_ns"]
         self.first_token_ns = self.requests["first_token_ns"]
         self.last_token_ns = self.requests["last_token_ns"]
+        self._status = self.requests["status"]
+        self._replica = self.requests["replica"]
         self.reasons: list[str] = []
-        self.steps = array("q")
+        self.steps = bytearray()
         self.timeline = array("q")
         self.maps = array("q")
         """who holds which bytes of the pool, at every MAP_EVERY-th sample"""
-        self._gaps = array("q")
-        """time between tokens, and …"""
-        self._gap_counts = array("q")
-        """… how many sequences saw that gap"""
+        self._gaps = bytearray()
+        """(time between two tokens, sequences that saw that gap), but for gaps within a stride: these follow from …"""
+        self._ends = array("q")
+        """… when each step of a stride of several ended"""
         self.prefill_tokens = 0
         self.decode_tokens = 0
         self.recomputed_tokens = 0
@@ -80,15 +86,15 @@ class Recorder:
     def part(self) -> Recorder:
         """A recorder for one of several replicas: the same requests, its own steps, timeline and gaps."""
         other = copy.copy(self)
-        for name in ("steps", "timeline", "maps", "_gaps", "_gap_counts"):
-            setattr(other, name, array("q"))
+        for name in _GROWING:
+            setattr(other, name, getattr(self, name)[:0])
         return other
 
     def absorb(self, part: Recorder) -> None:
         """Take over what a part has recorded beside requests."""
-        for name in ("steps", "timeline", "maps", "_gaps", "_gap_counts"):
+        for name in _GROWING:
             getattr(self, name).extend(getattr(part, name))
-            setattr(part, name, array("q"))
+            setattr(part, name, getattr(part, name)[:0])
         self.prefill_tokens += part.prefill_tokens
         self.decode_tokens += part.decode_tokens
         self.recomputed_tokens += part.recomputed_tokens
@@ -101,16 +107,20 @@ class Recorder:
 
     def admit(self, seq: Sequence, now: int) -> None:
         """`seq` is scheduled for the first time, or again after a preemption."""
-        if self.scheduled_ns[seq.row] < 0:
-            self.scheduled_ns[seq.row] = now
-            self.requests["cached_tokens"][seq.row] = seq.cached
+        row = seq.row
+        if self.scheduled_ns[row] < 0:
+            self.scheduled_ns[row] = now
+            if seq.cached:
+                self.requests["cached_tokens"][row] = seq.cached
 
     def complete(self, seq: Sequence, now: int, replica: int) -> None:
-        self.last_token_ns[seq.row] = now
-        self.requests["replica"][seq.row] = replica
-        self.requests["recomputed_tokens"][seq.row] = seq.recomputed
-        self.requests["preemptions"][seq.row] = seq.preemptions
-        self.requests["status"][seq.row] = COMPLETED
+        row = seq.row
+        self.last_token_ns[row] = now
+        self._replica[row] = replica
+        self._status[row] = COMPLETED
+        if seq.preemptions:
+            self.requests["recomputed_tokens"][row] = seq.recomputed
+            self.requests["preemptions"][row] = seq.preemptions
 
     def fail(self, row: int, reason: str) -> None:
         self._end(row, FAILED, reason)
@@ -118,7 +128,7 @@ class Recorder:
     def _end(self, row: int, status: int, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
-        self.requests["status"][row] = status
+        self._status[row] = status
         self.requests["reason"][row] = self.reasons.index(reason)
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -126,24 +136,22 @@ class Recorder:
     def step(
         self, start: int, end: int, steps: int, replica: int, decode: int, chunks: int, tokens: int, attended: int
     ) -> None:
-        """One stride: `steps` equal-shaped steps in [start, end)."""
-        self.steps.extend((start, end, steps, replica, decode, chunks, tokens, attended))
+        """One step, or one stride: `steps` steps of the same sequences in [start, end)."""
+        self.steps += _pack_step(start, end, steps, replica, decode, chunks, tokens, attended)
+
+    def stride(self, ends: list[int]) -> None:
+        """When the steps ended of the stride of several that was just given to `step`."""
+        self._ends.fromlist(ends)
 
     def gap(self, ns: int) -> None:
         """One sequence had a token `ns` after the one before."""
-        self._gaps.append(ns)
-        self._gap_counts.append(1)
+        self._gaps += _pack_gap(ns, 1)
 
-    def gaps(self, gaps: list[tuple[int, int]]) -> None:
-        """(ns, sequences that saw this gap) pairs."""
-        for ns, count in gaps:
-            self._gaps.append(ns)
-            self._gap_counts.append(count)
-
-    def gap_run(self, ends: list[int], count: int) -> None:
-        """The same `count` sequences had tokens at all of `ends`."""
-        self._gaps.extend(map(sub, ends[1:], ends))
-        self._gap_counts.extend(repeat(count, len(ends) - 1))
+    def tokens(self, now: int, before: dict[int, int]) -> None:
+        """Sequences had a token at `now`; `before`: when they had the one before → how many of them."""
+        for then, count in before.items():
+            if count:
+                self._gaps += _pack_gap(now - then, count)
 
     # -- timeline ---------------------------------------------------------------------------------------------------
 
@@ -184,8 +192,20 @@ class Recorder:
         return _columns(self.maps, MAP_COLUMNS)
 
     def itl(self) -> tuple[Int, Int]:
-        """(gaps, counts): the multiset of times between tokens, in the order they happened."""
-        return np.frombuffer(self._gaps, np.int64), np.frombuffer(self._gap_counts, np.int64)
+        """(gaps, counts): the multiset of times between tokens."""
+        gaps, counts = np.frombuffer(bytes(self._gaps), np.int64).reshape(-1, 2).T
+        ends = np.frombuffer(self._ends.tobytes(), np.int64)
+        if not len(ends):
+            return gaps, counts
+        columns = self.step_columns()
+        strides = columns["steps"] > 1
+        steps, sequences = columns["steps"][strides], columns["decode"][strides]
+        within = np.ones(len(ends) - 1, dtype=bool)
+        within[steps.cumsum()[:-1] - 1] = False  # from the last step of one stride to the first of the next
+        return (
+            np.concatenate([gaps, np.diff(ends)[within]]),
+            np.concatenate([counts, np.repeat(sequences, steps - 1)]),
+        )
 
 
 def _every(flat: array[int], width: int, every: int) -> array[int]:
@@ -194,6 +214,6 @@ def _every(flat: array[int], width: int, every: int) -> array[int]:
     return array("q", rows[rows[:, 0] % every == 0].tobytes())
 
 
-def _columns(flat: array[int], names: tuple[str, ...]) -> dict[str, Int]:
+def _columns(flat: array[int] | bytearray, names: tuple[str, ...]) -> dict[str, Int]:
     rows = np.frombuffer(flat, np.int64).reshape(-1, len(names))
     return {name: np.ascontiguousarray(rows[:, column]) for column, name in enumerate(names)}

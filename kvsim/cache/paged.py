@@ -7,6 +7,8 @@ of `base` tells how many blocks the next k steps take.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from kvsim.cache.base import Allocator, MemoryStats, Sequence
 
 
@@ -36,6 +38,8 @@ class Paged(Allocator):
         """slots that decoding sequences hold behind their final length: internal waste"""
         self._tail_at: dict[int, int] = {}
         """step → internal waste that appears then, as sequences take their last block"""
+        self._tail_steps: list[int] = []
+        """its keys, a heap"""
         self._sequences: set[Sequence] = set()
 
     # -- taking and giving back ------------------------------------------------------------------------------------
@@ -49,7 +53,9 @@ class Paged(Allocator):
         seq.store = need
         self._sequences.add(seq)
         self._prefill_tokens += tokens
-        self._prefill_tail += self._waste(seq, need)
+        waste = need * self.block_size - seq.final
+        if waste > 0:
+            self._prefill_tail += waste
         return True
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
@@ -66,7 +72,9 @@ class Paged(Allocator):
     def release(self, seq: Sequence, *, finished: bool) -> None:
         self.free += seq.store
         self._prefill_tokens -= seq.computed
-        self._prefill_tail -= self._waste(seq, seq.store)
+        waste = seq.store * self.block_size - seq.final
+        if waste > 0:
+            self._prefill_tail -= waste
         self._sequences.remove(seq)
         seq.store = None
 
@@ -79,40 +87,40 @@ class Paged(Allocator):
     # -- decoding ---------------------------------------------------------------------------------------------------
 
     def join(self, seq: Sequence) -> None:
+        base, size, final = seq.base, self.block_size, seq.final
         self._prefill_tokens -= seq.computed
-        self._prefill_tail -= self._waste(seq, seq.store)
         self._decoding += 1
-        self._sum_base += seq.base
-        self._residue[seq.base % self.block_size] += 1
-        waste, step = self._last_block(seq)
-        if step <= self.step:
-            self._tail += waste
-        elif waste:
-            self._tail_at[step] = self._tail_at.get(step, 0) + waste
+        self._sum_base += base
+        self._residue[base % size] += 1
+        waste = -final % size
+        if waste:
+            if seq.store * size > final:
+                self._prefill_tail -= waste
+            self._add_tail(waste, final + waste - size + 1 - base)
 
     def leave(self, seq: Sequence) -> None:
+        base, size, final = seq.base, self.block_size, seq.final
         self._decoding -= 1
-        self._sum_base -= seq.base
-        self._residue[seq.base % self.block_size] -= 1
-        waste, step = self._last_block(seq)
-        if step <= self.step:
-            self._tail -= waste
-        elif waste:
-            self._tail_at[step] -= waste
-        seq.store = -(-(seq.base + self.step) // self.block_size)
+        self._sum_base -= base
+        self._residue[base % size] -= 1
+        seq.store = -(-(base + self.step) // size)
         self._prefill_tokens += seq.computed
-        self._prefill_tail += self._waste(seq, seq.store)
+        waste = -final % size
+        if waste:
+            if seq.store * size > final:
+                self._prefill_tail += waste
+            self._drop_tail(waste, final + waste - size + 1 - base)
 
     def demand(self, steps: int) -> int:
         """Blocks that the next `steps` steps take: a sequence takes one where its length is block-aligned."""
         size, residue = self.block_size, self._residue
+        at = -self.step % size
+        if steps == 1:
+            return residue[at]
         whole, rest = divmod(steps, size)
-        blocks = whole * self._decoding
-        at = -self.step
-        for _ in range(rest):
-            blocks += residue[at % size]
-            at -= 1
-        return blocks
+        if rest > at + 1:
+            return whole * self._decoding + sum(residue[: at + 1]) + sum(residue[at + 1 - rest :])
+        return whole * self._decoding + sum(residue[at + 1 - rest : at + 1])
 
     def horizon(self, limit: int) -> int:
         if self._decoding * (limit // self.block_size + 1) <= self.free or self.demand(limit) <= self.free:
@@ -127,13 +135,31 @@ class Paged(Allocator):
         return low
 
     def advance(self, steps: int) -> None:
-        self._take(self.demand(steps))
-        tail_at = self._tail_at
-        if tail_at:
-            for step in range(self.step + 1, self.step + steps + 1):
-                if step in tail_at:
-                    self._tail += tail_at.pop(step)
+        blocks = self.demand(steps)
+        if blocks:
+            self._take(blocks)
         self.step += steps
+
+    def _add_tail(self, waste: int, step: int) -> None:
+        """A decoding sequence wastes `waste` slots from `step` on, when it takes its last block."""
+        if step <= self.step:
+            self._tail += waste
+        elif step in self._tail_at:
+            self._tail_at[step] += waste
+        else:
+            self._tail_at[step] = waste
+            heappush(self._tail_steps, step)
+
+    def _drop_tail(self, waste: int, step: int) -> None:
+        if step in self._tail_at:
+            self._tail_at[step] -= waste
+        else:
+            self._tail -= waste
+
+    def _settle(self) -> None:
+        """Count the waste that has appeared by now. Nobody asks between two samples."""
+        while self._tail_steps and self._tail_steps[0] <= self.step:
+            self._tail += self._tail_at.pop(heappop(self._tail_steps))
 
     def _take(self, blocks: int) -> None:
         self.free -= blocks
@@ -141,6 +167,7 @@ class Paged(Allocator):
     # -- what it looks like -----------------------------------------------------------------------------------------
 
     def stats(self) -> MemoryStats:
+        self._settle()
         token_bytes = self.token_bytes
         used = self._used_tokens() * token_bytes
         unusable = (self.blocks - self.usable) * self.block_bytes
@@ -177,6 +204,7 @@ class Paged(Allocator):
             tokens += computed
             tail += self._waste(seq, blocks)
         assert held + self.free == self.usable, f"{held} held + {self.free} free ≠ {self.usable}"
+        self._settle()
         assert tail == self._tail + self._prefill_tail, (tail, self._tail, self._prefill_tail)
         assert tokens == self._prefill_tokens + self._sum_base + self._decoding * self.step
         self.stats().check()
@@ -194,8 +222,3 @@ class Paged(Allocator):
     def _waste(self, seq: Sequence, blocks: int) -> int:
         """Slots in `blocks` blocks that `seq` will never fill."""
         return max(0, blocks * self.block_size - seq.final)
-
-    def _last_block(self, seq: Sequence) -> tuple[int, int]:
-        """Slots wasted behind its final token, and the step by which a decoding `seq` holds its last block."""
-        full = (seq.final - 1) // self.block_size * self.block_size
-        return full + self.block_size - seq.final, full + 1 - seq.base

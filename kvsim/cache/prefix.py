@@ -423,6 +423,7 @@ class PrefixPaged(Paged):
         assert held_blocks + self.free == self.usable, (held_blocks, self.free, self.usable)
         saved = sum((count - 1) * (run.hi - run.lo) for run, count in references.items())
         assert saved == self._saved_blocks, (saved, self._saved_blocks)
+        self._settle()
         assert tail == self._tail + self._prefill_tail, (tail, self._tail, self._prefill_tail)
         assert tokens == self._prefill_tokens + self._sum_base + self._decoding * self.step
         self.stats().check()

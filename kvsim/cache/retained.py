@@ -106,10 +106,8 @@ class Retained(Paged):
         else:
             self._full += 1
         waste, step = self._last_block(seq)
-        if step <= self.step:
-            self._tail += waste
-        elif waste:
-            self._tail_at[step] = self._tail_at.get(step, 0) + waste
+        if waste:
+            self._add_tail(waste, step)
 
     def _compact(self, seq: Sequence, held: Kept) -> None:
         """The prompt is done: keep what the policy keeps, give the rest back."""
@@ -124,10 +122,8 @@ class Retained(Paged):
 
     def leave(self, seq: Sequence) -> None:
         waste, step = self._last_block(seq)
-        if step <= self.step:
-            self._tail -= waste
-        elif waste:
-            self._tail_at[step] -= waste
+        if waste:
+            self._drop_tail(waste, step)
         held: Kept = seq.store
         if self._growing.pop(seq, None) is not None:
             base = seq.base - seq.dropped
@@ -207,5 +203,6 @@ class Retained(Paged):
             tokens += held
         assert blocks + self.free == self.usable, (blocks, self.free, self.usable)
         assert tokens == self._used_tokens(), (tokens, self._used_tokens())
+        self._settle()
         assert tail == self._tail + self._prefill_tail, (tail, self._tail, self._prefill_tail)
         self.stats().check()

@@ -10,25 +10,26 @@ import numpy as np
 
 from kvsim.cost.error import UNFUSED, PartCost, part
 from kvsim.cost.geometry import Attention
-from kvsim.cost.line import Floats, Line, between, interpolate
+from kvsim.cost.line import Floats, Line, between, ragged_at
 from kvsim.cost.lookup import decode_blend, mixed_blend, prefill_blend
+from kvsim.cost.prefill import Chunks, PrefillRow, extent
 from kvsim.device import DeviceProfile, MixedCurve, Ragged, SkewTable
-from kvsim.device.forms import causal_pairs, decode_coefficients, prefill_ns, prefill_work
-
-Chunks = tuple[tuple[int, int], ...]
+from kvsim.device.forms import decode_coefficients
 
 
 class DecodeRow:
     """Decode attention of a group for a fixed number of sequences: ns over the tokens they attend together."""
 
-    __slots__ = ("line", "n", "skew", "skew_mixed")
+    __slots__ = ("_knots", "_segments", "line", "n", "skew", "skew_mixed")
 
     def __init__(self, n: int, line: Line, skew: Line | None, skew_mixed: Line | None) -> None:
         self.n, self.line, self.skew, self.skew_mixed = n, line, skew, skew_mixed
+        self._knots, self._segments = line.knots, line.segments
 
     def at(self, attended: int, longest: int) -> float:
         """ns of all layers of the group, `attended` tokens in all and `longest` by one sequence."""
-        mean = self.line.at(attended)
+        origin, base, slope = self._segments[bisect_right(self._knots, attended)]
+        mean = base + slope * (attended - origin)
         if self.skew is None:
             return mean
         reach = longest * self.n
@@ -38,11 +39,11 @@ class DecodeRow:
         """`at` for k consecutive steps, in plain Python."""
         if self.skew is not None:
             return [self.at(attended + j * growing, longest + j if grows else longest) for j in range(k)]
-        knots, last = self.line.knots, attended + growing * (k - 1)
+        knots, last = self._knots, attended + growing * (k - 1)
         first = bisect_right(knots, attended)
-        if first != bisect_right(knots, last):
+        if first != bisect_right(knots, last, first):
             return [self.line.at(attended + j * growing) for j in range(k)]
-        origin, base, slope = self.line.segments[first]
+        origin, base, slope = self._segments[first]
         if not growing:
             return [base + slope * (attended - origin)] * k
         return [base + slope * (total - origin) for total in range(attended, last + 1, growing)]
@@ -68,6 +69,9 @@ class GroupAttention:
         self.decode = decode_blend(device, group.decode)
         self.prefill = prefill_blend(device, group.prefill)
         self.mixed = mixed_blend(device, group.decode)
+        self._prefill_rows = [
+            (weight, PrefillRow(curve, group.prefill, device.facts)) for weight, curve in self.prefill.curves
+        ]
         self._rows: dict[int, DecodeRow] = {}
 
     def row(self, n: int) -> DecodeRow:
@@ -96,16 +100,10 @@ class GroupAttention:
 
     def prefill_ns(self, chunks: Chunks) -> float:
         """ns of the prefill attention of all chunks, all layers of the group."""
-        tokens, attended = _extent(self, chunks)
+        tokens, attended = extent(self.group.prefill, chunks)
         total = 0.0
-        for weight, curve in self.prefill.curves:
-            flops = bytes_ = 0.0
-            for chunk, context in chunks:
-                more_flops, more_bytes = prefill_work(curve.form, self.group.prefill, chunk, context)
-                flops += more_flops
-                bytes_ += more_bytes
-            ns = prefill_ns(curve.form, self.facts, len(chunks), flops, bytes_)
-            total += weight * ns * ragged_at(curve.table, tokens, attended)
+        for weight, row in self._prefill_rows:
+            total += weight * row.ns(chunks, tokens, attended)
         return total * self.group.layers
 
     def fused_ns(self, chunks: Chunks, n: int, attended: int, longest: int) -> tuple[float, float]:
@@ -114,6 +112,8 @@ class GroupAttention:
         row = self.row(n)
         prefill = self.prefill_ns(chunks)
         decode = row.line.at(attended)
+        if self.mixed is None and row.skew_mixed is None:
+            return prefill, decode
         factor = self._fusion(chunks, n, attended / n)
         if row.skew_mixed is not None and longest * n > attended:
             reach = longest * n
@@ -141,28 +141,9 @@ class GroupAttention:
 
     def prefill_part(self, chunks: Chunks, ns: float) -> PartCost:
         """`ns` of prefill attention with its origin."""
-        tokens, attended = _extent(self, chunks)
+        tokens, attended = extent(self.group.prefill, chunks)
         outside = _outside(self.prefill.curves[0][1].table, tokens, attended)
         return part(ns, self.prefill.origin, outside and self.prefill.origin.how != "form")
-
-
-def _extent(group: GroupAttention, chunks: Chunks) -> tuple[int, float]:
-    """(tokens computed, attended tokens a computed token): the axes of a prefill table."""
-    key = group.group.prefill
-    tokens = attended = 0
-    for chunk, context in chunks:
-        tokens += chunk
-        attended += causal_pairs(chunk, context, key.window)
-    return tokens, attended / tokens
-
-
-def ragged_at(table: Ragged, outer: float, inner: float) -> float:
-    """The ratio at one point: along the inner axis first, then between the two rows."""
-    i, j, f = between(table.outer, outer)
-    low = interpolate(table.inner[i], table.ratio[i], inner)
-    if i == j:
-        return low
-    return low + f * (interpolate(table.inner[j], table.ratio[j], inner) - low)
 
 
 def _inner_knots(table: Ragged, outer: float) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""A piecewise linear function with a scalar and a vector evaluation that agree bit for bit."""
+"""Piecewise linear functions: `Line`, whose scalar and vector evaluations agree bit for bit, and look-ups in tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kvsim.device import Ragged
 
 Floats = NDArray[np.float64]
 
@@ -59,5 +61,19 @@ def between(axis: Sequence[float], x: float) -> tuple[int, int, float]:
 
 def interpolate(axis: Sequence[float], values: Sequence[float], x: float) -> float:
     """The value at x, linear between knots, constant beyond them."""
-    i, j, f = between(axis, x)
-    return values[i] + f * (values[j] - values[i])
+    j = bisect_right(axis, x)
+    if j == 0:
+        return values[0]
+    if j == len(axis):
+        return values[-1]
+    low, left = values[j - 1], axis[j - 1]
+    return low + (x - left) / (axis[j] - left) * (values[j] - low)
+
+
+def ragged_at(table: Ragged, outer: float, inner: float) -> float:
+    """The ratio at one point: along the inner axis first, then between the two rows."""
+    i, j, f = between(table.outer, outer)
+    low = interpolate(table.inner[i], table.ratio[i], inner)
+    if i == j:
+        return low
+    return low + f * (interpolate(table.inner[j], table.ratio[j], inner) - low)

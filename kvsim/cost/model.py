@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,24 +83,24 @@ class CostModel:
         if shape.chunks or not n:
             return self._chunked_step(shape)
         step = self._steps.get(n) or self._decode_step(n)
-        gpu = step.fixed if self._plain(shape) else step.tokens_ns + self._rest(shape)
-        attended, longest = shape.attended, shape.longest
-        for group, row in enumerate(step.rows):
-            gpu += row.at(attended[group], longest[group])
+        gpu = self._without_attention(step, shape)
+        for row, attended, longest in zip(step.rows, shape.attended, shape.longest, strict=True):
+            gpu += row.at(attended, longest)
         gpu *= self._gpu_factor
         return int((gpu if gpu > self._overlapped else self._overlapped) + step.exposed)
 
     def short_run(self, shape: StepShape, k: int) -> list[int]:
         """`decode_run` in plain Python: faster up to about SCALAR_RUN steps."""
         step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
-        fixed = step.fixed if self._plain(shape) else step.tokens_ns + self._rest(shape)
+        fixed = self._without_attention(step, shape)
         factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
         times = [fixed] * k
         for g, row in enumerate(step.rows):
             more = row.run(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], k)
-            times = [time + extra for time, extra in zip(times, more, strict=True)]
-        scaled = [time * factor for time in times]
-        return [int((gpu if gpu > overlapped else overlapped) + exposed) for gpu in scaled]
+            times = list(map(add, times, more))
+        return [
+            int((gpu if (gpu := time * factor) > overlapped else overlapped) + exposed) for time in times
+        ]
 
     def decode_run(self, shape: StepShape, k: int) -> NDArray[np.int64]:
         """ns of each of k consecutive steps that only decode, the first of them `shape`. Element j equals `step` of
@@ -107,7 +108,7 @@ class CostModel:
         if k <= SCALAR_RUN:
             return np.array(self.short_run(shape, k), dtype=np.int64)
         step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
-        fixed = step.fixed if self._plain(shape) else step.tokens_ns + self._rest(shape)
+        fixed = self._without_attention(step, shape)
         factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
         ahead = AHEAD[:k] if k <= len(AHEAD) else np.arange(k, dtype=np.float64)
         run: Floats = np.full(k, fixed)
@@ -124,9 +125,10 @@ class CostModel:
         step = self._steps[n] = _DecodeStep(self._table.tokens(n), self._table.rows(n), rows, exposed)
         return step
 
-    @staticmethod
-    def _plain(shape: StepShape) -> bool:
-        return shape.sampled == shape.decode and not shape.scored and not shape.moved_bytes
+    def _without_attention(self, step: _DecodeStep, shape: StepShape) -> float:
+        if shape.sampled == shape.decode and not shape.scored and not shape.moved_bytes:
+            return step.fixed
+        return step.tokens_ns + self._rest(shape)
 
     def _rest(self, shape: StepShape) -> float:
         """ns of lm_head, sampling and the cache policy's own work."""
@@ -136,11 +138,22 @@ class CostModel:
         return head
 
     def _chunked_step(self, shape: StepShape) -> int:
+        n, chunks, host = shape.decode, shape.chunks, self.host
         gpu = self._table.tokens(shape.tokens) + self._rest(shape)
-        for prefill, decode in self._attention(shape):
-            gpu += prefill + decode
-        gpu *= self._gpu_factor * self._prompt_factor(shape)
-        return int(max(gpu, self._overlapped) + self._exposed(shape) + 0.5)
+        exposed = host.exposed_ns + host.exposed_per_sequence_ns * (n + len(chunks))
+        if n and chunks:
+            for g, group in enumerate(self._groups):
+                prefill, decode = group.fused_ns(chunks, n, shape.attended[g], shape.longest[g])
+                gpu += prefill + decode
+        elif chunks:
+            for group in self._groups:
+                gpu += group.prefill_ns(chunks)
+        if chunks:
+            gpu *= self._gpu_factor * host.prompt_factor
+            exposed += host.exposed_prefill_ns
+        else:
+            gpu *= self._gpu_factor
+        return int((gpu if gpu > self._overlapped else self._overlapped) + exposed * self._host_factor + 0.5)
 
     def _attention(self, shape: StepShape) -> list[tuple[float, float]]:
         """(prefill ns, decode ns) of each group."""

@@ -36,4 +36,7 @@ class StepShape:
     @property
     def tokens(self) -> int:
         """m: rows of the linear layers."""
-        return self.decode + sum(tokens for tokens, _ in self.chunks)
+        tokens = self.decode
+        for chunk, _ in self.chunks:
+            tokens += chunk
+        return tokens

@@ -40,15 +40,15 @@ class TokenTable:
 
     def tokens(self, m: int) -> float:
         """ns of all that runs over the m tokens of a step."""
-        return self._look_up(self._tokens, m, head=False)
+        table = self._tokens
+        return table[m] if m < len(table) else self._look_up(table, m, head=False)
 
     def rows(self, sampled: int) -> float:
         """ns of lm_head and sampling over `sampled` rows."""
-        return self._look_up(self._rows, sampled, head=True)
+        table = self._rows
+        return table[sampled] if sampled < len(table) else self._look_up(table, sampled, head=True)
 
     def _look_up(self, table: list[float], m: int, head: bool) -> float:
-        if m < len(table):
-            return table[m]
         if m > DENSE:
             if (head, m) not in self._far:
                 self._far[head, m] = float(self._total(np.array([float(m)]), head)[0])

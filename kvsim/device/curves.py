@@ -8,6 +8,7 @@ each of the two enclosing outer rows), then the outer axis.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -46,6 +47,11 @@ class Ragged(Frozen):
     outer: Axis
     inner: tuple[Axis, ...]
     ratio: tuple[Ratios, ...]
+
+    @cached_property
+    def flat(self) -> bool:
+        """Whether one ratio holds everywhere."""
+        return len(self.outer) == len(self.inner[0]) == 1
 
     @model_validator(mode="after")
     def _aligned(self) -> Ragged:

@@ -40,7 +40,8 @@ class Arrivals:
 
     def pop(self) -> tuple[int, int]:
         """(time, row) of the next known arrival; ties go to the lower row."""
-        first = (self._times[self._at], self._rows[self._at])
+        at = self._at
+        first = (self._times[at], self._rows[at])
         if self._followups and self._followups[0] < first:
             first = heappop(self._followups)
         else:

@@ -81,11 +81,14 @@ class Lengths:
         if len(heap) > 64 and len(heap) > 4 * (self.growing + self.saturated):
             self._tallest = heap = [entry for entry in heap if _valid(entry)]
             heapify(heap)
-        while heap and not _valid(heap[0]):
+        while heap:
+            key, _, seq = heap[0]
+            if seq.decoding and seq.dropped - seq.base == key:
+                break
             heappop(heap)
-        if not heap:
+        else:
             return 0
-        longest = step + 1 - heap[0][0]
+        longest = step + 1 - key
         return min(longest, self.window) if self.window else longest
 
 
@@ -146,19 +149,18 @@ class DecodeSet:
         if bucket is not None:
             bucket.remove(seq)
 
-    def gaps(self, now: int, last: int) -> list[tuple[int, int]]:
-        """Every sequence has a token at `now` (and more until `last`): (time since its one before, how many)."""
-        gaps = [(now - before, count) for before, count in self._tokens_at.items() if count]
+    def tokens(self, last: int) -> dict[int, int]:
+        """Every sequence has a token now (and more until `last`): when they had the one before → how many did."""
+        before = self._tokens_at
         self._token_ns = last
         self._tokens_at = {last: self.count}
-        return gaps
+        return before
 
     def horizon(self) -> int:
         """Steps until the next completion, or until a sequence reaches a window."""
-        steps = self._finish_steps
-        while not self._finish[steps[0]]:
-            del self._finish[steps[0]]
-            heappop(steps)
+        steps, finish = self._finish_steps, self._finish
+        while not finish[steps[0]]:
+            del finish[heappop(steps)]
         limit = steps[0] - self.step
         for group in self._windowed:
             limit = min(limit, max(1, group.next_saturation() - self.step))

@@ -69,7 +69,7 @@ class TraceSource:
             seq = self._sequence(row)
             if seq.prompt + seq.output > self._max_model_len:
                 self.refused(seq, "too_long")
-            elif seq.prompt == 0:
+            elif not seq.prompt:
                 self.refused(seq, "empty_prompt")
             else:
                 yield seq

@@ -2,6 +2,7 @@
 
 Several decode steps that nothing can interrupt are one *stride*: their times come from one call of the cost model and
 SimPy sees one event. Nothing is committed before a stride ends, so an arrival that nobody foresaw only shortens it.
+A replica that is alone on the clock, all its arrivals known, need not even meet SimPy between two idle times.
 Step mode is the same loop with `max_stride = 1`, and gives the same Result to the nanosecond.
 """
 
@@ -28,7 +29,7 @@ from kvsim.sched.base import Limits, Plan, Scheduler, State, admission
 
 Int = NDArray[np.int64]
 
-SHORT = 8
+SHORT = 24
 """runs of up to so many steps are cheaper without NumPy"""
 
 
@@ -110,6 +111,10 @@ class Replica:
         self.decode = DecodeSet(windows)
         self.state = State(self.decode, kv, limits, max_stride)
         self.link = Link(env, tier)
+        self.now = 0
+        """the replica's own time: ahead of the clock it shares only where nobody else looks at that"""
+        self._pace = 1
+        """ns of a recent decode step"""
         self._ready: list[Sequence] = []
         """their tokens have come over the link since the latest step began"""
         self._wake: simpy.Event | None = None
@@ -118,16 +123,19 @@ class Replica:
         # most caches copy nothing and have no second tier: then they need not be asked before every step
         self._copies = kv.copies
         self._transfers = type(kv).take_transfers is not Allocator.take_transfers
+        self._alone = not (self._transfers or source.surprises)
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        env, state, source, record = self.env, self.state, self.source, self.record
+        env, state, source, record, cost = self.env, self.state, self.source, self.record, self.cost
+        alone, chunkable, schedule = self._alone, self.kv.chunkable, self.scheduler.plan
+        self.now = int(env.now)
         while True:
-            now = int(env.now)
+            now = self.now
             if source.next_ns <= now:
                 self._arrivals(now)
             if self._ready:
                 self._resume()
-            plan = self.scheduler.plan(state)
+            plan = schedule(state)
             if self._watch is not None:
                 self._watch(self, plan)
             for seq in plan.admitted:
@@ -135,19 +143,31 @@ class Replica:
             if self._transfers:
                 for transfer in self.kv.take_transfers():
                     self.link.send(transfer.bytes, self._arrival_of(transfer.seq))
-            if plan.chunks or (plan.steps and not self.kv.chunkable):
-                yield from self._one_step(plan)
+            if plan.chunks or (plan.steps and not chunkable):
+                shape, tokens = self._one_step(plan)
+                self.now = now + cost.step(shape)
+                if not alone:
+                    yield env.timeout(self.now - now)
+                self._commit_step(plan, shape, tokens, now)
             elif plan.steps:
-                yield from self._stride(plan)
-            elif len(state.waiting) and not plan.admitted and not plan.preempted and not state.running():
-                source.refused(state.waiting.pop(), "never_fits")  # alone, and still no room
+                shape, ends = self._stride(plan, now)
+                if not alone:
+                    if len(ends) > 1 and (state.loading or (plan.open and source.surprises)):
+                        yield from self._pass_until_woken(ends)
+                    else:
+                        yield env.timeout(ends[-1] - now)
+                self.now = ends[-1]
+                self._commit_stride(plan, shape, ends, now)
+            elif state.waiting and not plan.admitted and not plan.preempted and not state.running():
+                source.refused(state.waiting.take(), "never_fits")  # alone, and still no room
                 state.blocked = False
             elif not plan.preempted:
                 event = self._idle()
                 if event is None:
                     return
                 yield event
-                self._sample(int(env.now) - 1)
+                self.now = int(env.now)
+                self._sample(self.now - 1)
 
     def _idle(self) -> simpy.Event | None:
         """What to wait for when nothing can run; None: nothing will come."""
@@ -205,33 +225,35 @@ class Replica:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _one_step(self, plan: Plan) -> Generator[simpy.Event, Any, None]:
-        """A step with prefill chunks (or without a cache): it runs alone, to its end."""
-        record, kv, decode, state = self.record, self.kv, self.decode, self.state
-        start = int(self.env.now)
+    def _one_step(self, plan: Plan) -> tuple[StepShape, int]:
+        """A step with prefill chunks (or without a cache) runs alone, to its end: (its shape, prefill tokens)."""
+        kv, decode = self.kv, self.decode
         if plan.steps and not plan.taken:
             kv.advance(1)
-        padding = len(state.lingering)
         if kv.chunkable:
-            shape = decode_shape(decode, kv.retention, padding) if plan.steps else StepShape()
+            shape = decode_shape(decode, kv.retention, len(self.state.lingering)) if plan.steps else StepShape()
             tokens = add_chunks(shape, plan.chunks, kv.retention, decode)
-            decoded = shape.decode - (padding if plan.steps else 0)
         else:
             shape = uncached_shape(decode, plan.steps, plan.chunks)
             tokens = sum(count for _, count, _ in plan.chunks)
-            decoded = shape.tokens - tokens
         if self._copies:
             shape.moved_bytes = kv.take_moved_bytes()
-        yield self.env.timeout(self.cost.step(shape))
-        now = int(self.env.now)
+        return shape, tokens
+
+    def _commit_step(self, plan: Plan, shape: StepShape, tokens: int, start: int) -> None:
+        """The step of `_one_step` has ended."""
+        record, decode, now = self.record, self.decode, self.now
         record.engine_steps += 1
         record.prefill_tokens += tokens
-        record.decode_tokens += decoded
+        if not self.kv.chunkable:
+            record.decode_tokens += shape.tokens - tokens
+        else:
+            record.decode_tokens += shape.decode - (len(self.state.lingering) if plan.steps else 0)
         attended = shape.attended[0] if shape.attended else 0
         record.step(start, now, 1, self.index, shape.decode, len(shape.chunks), tokens, attended)
         done: list[Sequence] = []
         if plan.steps:
-            record.gaps(decode.gaps(now, now))
+            record.tokens(now, decode.tokens(now))
             done += decode.advance(1)
         if now >= record.next_sample:
             self._sample(now)
@@ -242,7 +264,7 @@ class Replica:
 
     def _sampled(self, plan: Plan, now: int) -> list[Sequence]:
         """Sample a token for each chunk that completes its sequence's input; returns those that are done."""
-        record = self.record
+        record, forks = self.record, self.source.forks
         done: list[Sequence] = []
         sampled: set[Sequence] = set()
         for seq, tokens, context in plan.chunks:
@@ -250,23 +272,26 @@ class Replica:
                 again = min(seq.peak, context + tokens) - context
                 seq.recomputed += again
                 record.recomputed_tokens += again
-            if seq.pending:
+            generated = seq.generated
+            if seq.prompt + generated > seq.computed:
                 continue
             sampled.add(seq)
             if seq.output:
-                seq.generated += 1
-                if seq.generated == 1:
+                seq.generated = generated = generated + 1
+                if generated == 1:
                     record.first_token_ns[seq.row] = now
                 else:
                     record.gap(now - seq.last_token_ns)
                 seq.last_token_ns = now
-            if self.source.forks:
+            if forks:
                 done += self._fork(seq, now)
-            if seq.generated >= seq.output:
+            if generated >= seq.output:
                 done.append(seq)
             else:
                 self._join(seq)
-        self.state.partial = [seq for seq in self.state.partial if seq not in sampled]
+        state = self.state
+        if sampled:
+            state.partial = [seq for seq in state.partial if seq not in sampled]
         return done
 
     def _fork(self, seq: Sequence, now: int) -> list[Sequence]:
@@ -290,49 +315,48 @@ class Replica:
                 self._join(child)
         return done
 
-    def _stride(self, plan: Plan) -> Generator[simpy.Event, Any, None]:
-        """Up to `plan.steps` decode steps of the same sequences."""
-        kv, record = self.kv, self.record
-        start = int(self.env.now)
+    def _stride(self, plan: Plan, start: int) -> tuple[StepShape, list[int]]:
+        """Up to `plan.steps` decode steps of the same sequences: (the first one's shape, when each ends)."""
+        kv, cost = self.kv, self.cost
         shape = decode_shape(self.decode, kv.retention, len(self.state.lingering))
         if self._copies:
             shape.moved_bytes = kv.take_moved_bytes()
-        first = self.cost.step(shape)
         until = self.source.next_ns if plan.open else NEVER
+        steps = plan.steps
+        if steps > 1 and until < NEVER:  # a guess at how many reach it: where it is too low, another stride follows
+            steps = min(steps, (until - start) // self._pace + 2)
         # what a step copies is paid once, and scores grow with what is attended: such steps go one by one
-        steps = 1 if shape.moved_bytes or (shape.scored and shape.growing[0]) else plan.steps
-        if steps > 1 and until < NEVER:
-            steps = min(steps, (until - start - 1) // first + 1)  # enough to reach it: steps only get longer
-        ends: list[int]
-        if steps == 1:
-            ends = [start + first]
+        if steps == 1 or shape.moved_bytes or (shape.scored and shape.growing[0]):
+            ends = [start + cost.step(shape)]
             if not plan.taken:
                 kv.advance(1)
                 plan.taken = 1
-        elif steps <= SHORT:
-            ends = list(accumulate(self.cost.short_run(shape, steps), initial=start))[1:]
+            return shape, ends
+        if steps <= SHORT:
+            ends = list(accumulate(cost.short_run(shape, steps), initial=start))
+            del ends[0]
         else:
-            ends = (start + self.cost.decode_run(shape, steps).cumsum()).tolist()
+            ends = (start + cost.decode_run(shape, steps).cumsum()).tolist()
+        self._pace = ends[0] - start or 1
         if until < ends[-1]:
             del ends[bisect_left(ends, until) + 1 :]
-        if len(ends) > 1 and (self.state.loading or (plan.open and self.source.surprises)):
-            yield from self._pass_until_woken(ends)
-        else:
-            yield self.env.timeout(ends[-1] - start)
-        n = self.decode.count
-        steps, end = len(ends), ends[-1]
+        return shape, ends
+
+    def _commit_stride(self, plan: Plan, shape: StepShape, ends: list[int], start: int) -> None:
+        """The steps of `_stride` that ended at `ends` have been taken."""
+        record, decode, n, steps, end = self.record, self.decode, self.decode.count, len(ends), self.now
         record.engine_steps += steps
         record.decode_tokens += n * steps
         record.step(start, end, steps, self.index, n, 0, 0, shape.attended[0])
-        record.gaps(self.decode.gaps(ends[0], end))
+        record.tokens(ends[0], decode.tokens(end))
         if steps > 1:
-            record.gap_run(ends, n)
+            record.stride(ends)
         if end >= record.next_sample:
             done = self._look(start, ends, plan.taken)
         else:
             if steps > plan.taken:
-                kv.advance(steps - plan.taken)
-            done = self.decode.advance(steps)
+                self.kv.advance(steps - plan.taken)
+            done = decode.advance(steps)
         if done:
             self._finish(list(done), end)
 

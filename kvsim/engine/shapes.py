@@ -13,12 +13,10 @@ Chunk = tuple[Sequence, int, int]
 def decode_shape(decode: DecodeSet, retention: Retention, padding: int) -> StepShape:
     """One token of every decoding sequence; `padding` empty slots are computed beside them (static batching)."""
     n, step, groups = decode.count, decode.step, decode.groups
-    if len(groups) == 1:
+    if len(groups) == 1 and not groups[0].window:  # the usual case, without a detour
         group = groups[0]
-        shape = StepShape(
-            n + padding, (group.attended(step),), (group.longest(step),), (group.growing,),
-            (not group.saturated or not group.window,), (), n,
-        )
+        attended = group.grow_base + n * (step + 1)
+        shape = StepShape(n + padding, (attended,), (group.longest(step),), (n,), (True,), (), n)
     else:
         shape = StepShape(
             n + padding,

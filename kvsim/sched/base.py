@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -46,64 +46,49 @@ class Limits:
     """waiting requests by (priority, arrival) instead of by arrival; the least urgent one is preempted"""
 
 
-class Waiting:
+class Waiting(deque[Sequence]):
     """The queue of requests that hold no memory: first come first served; preempted ones return to its head."""
 
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def arrive(self, seq: Sequence) -> None:
-        self._queue.append(seq)
-
-    def come_back(self, seq: Sequence) -> None:
-        self._queue.appendleft(seq)
+    arrive = deque.append
+    come_back = deque.appendleft
+    take = deque.popleft
 
     def head(self) -> Sequence:
-        return self._queue[0]
-
-    def pop(self) -> Sequence:
-        return self._queue.popleft()
+        return self[0]
 
 
-class PriorityWaiting(Waiting):
-    """Most urgent first, then by arrival, also for those that come back."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Sequence]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
+class PriorityWaiting(list[tuple[int, int, Sequence]]):
+    """Most urgent first, then by arrival, also for those that come back: a heap."""
 
     def arrive(self, seq: Sequence) -> None:
-        heappush(self._heap, (seq.priority, seq.row, seq))
+        heappush(self, (seq.priority, seq.row, seq))
 
     come_back = arrive
 
     def head(self) -> Sequence:
-        return self._heap[0][2]
+        return self[0][2]
 
-    def pop(self) -> Sequence:
-        return heappop(self._heap)[2]
+    def take(self) -> Sequence:
+        return heappop(self)[2]
 
 
-@dataclass(slots=True)
 class Plan:
     """What the next step computes."""
 
-    chunks: list[tuple[Sequence, int, int]] = field(default_factory=list)
-    """(sequence, tokens to compute, tokens it has in the cache before)"""
-    steps: int = 0
-    """steps in which all decoding sequences can take part, one token each; 0: they do not. More than one only where
-    there are no chunks and the plan would stay the same for as long"""
-    taken: int = 0
-    """of these, how many the cache has already been advanced by"""
-    open: bool = True
-    """whether a new arrival could change the plan before a sequence ends"""
-    admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
+    __slots__ = ("admitted", "chunks", "open", "preempted", "steps", "taken")
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[Sequence, int, int]] = []
+        """(sequence, tokens to compute, tokens it has in the cache before)"""
+        self.steps = 0
+        """steps in which all decoding sequences can take part, one token each; 0: they do not. More than one only where
+        there are no chunks and the plan would stay the same for as long"""
+        self.taken = 0
+        """of these, how many the cache has already been advanced by"""
+        self.open = True
+        """whether a new arrival could change the plan before a sequence ends"""
+        self.admitted: list[Sequence] = []
+        self.preempted: list[Sequence] = []
 
 
 class State:
@@ -119,7 +104,7 @@ class State:
         self.kv = kv
         self.limits = limits
         self.max_stride = max_stride
-        self.waiting = PriorityWaiting() if limits.priority else Waiting()
+        self.waiting: Waiting | PriorityWaiting = PriorityWaiting() if limits.priority else Waiting()
         self.partial: list[Sequence] = []
         """running sequences that are not in the decode set, by order of admission"""
         self.lingering: list[Sequence] = []
@@ -135,7 +120,7 @@ class State:
     def stride(self) -> int:
         """Most decode steps that may be planned at once. Where decoding gives memory back, the head of the queue may
         fit after any step, so every step is planned anew while somebody waits."""
-        if self.kv.returns_while_decoding and len(self.waiting):
+        if self.kv.returns_while_decoding and self.waiting:
             self.blocked = False
             return min(1, self.max_stride)
         return self.max_stride
@@ -160,7 +145,7 @@ class State:
             self.blocked = True
             return None
         self.promised += whole
-        self.waiting.pop()
+        self.waiting.take()
         plan.admitted.append(seq)
         if loads:
             self.loading += 1

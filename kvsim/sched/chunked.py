@@ -17,33 +17,33 @@ class Chunked(Scheduler):
 
     def plan(self, state: State) -> Plan:
         plan = Plan()
-        decode, limits = state.decode, state.limits
-        decoding, waits = decode.count, len(state.waiting) > 0
+        decode, limits, kv, waiting = state.decode, state.limits, state.kv, state.waiting
+        decoding, waits = decode.count, bool(waiting)
         if decoding:
-            plan.steps = state.kv.horizon(min(decode.horizon(), state.stride()))
+            most = state.stride() if kv.returns_while_decoding else state.max_stride
+            ends = decode.horizon()
+            plan.steps = kv.horizon(ends if ends < most else most)
         if (decoding and plan.steps == 0) or decoding > limits.tokens or (state.partial and not _in_order(state)):
             plan.steps = 0
             budget = _walk(state, plan)
         else:
             budget = limits.tokens - decoding
-            if state.partial or (waits and budget and not state.blocked and _has_slot(state)):
+            if state.partial or (waits and budget and not state.blocked and state.running() < limits.sequences):
                 if decoding:  # running sequences come first: they take their blocks before the chunks do
-                    state.kv.advance(1)
+                    kv.advance(1)
                     plan.taken = 1
-                budget = _chunks(state, plan, budget)
-        if waits and not plan.preempted:
+                if state.partial:
+                    budget = _chunks(state, plan, budget)
+        if waits and budget and not plan.preempted and not state.blocked:
             _admit(state, plan, budget)
         if plan.chunks or plan.preempted:
             plan.steps = min(plan.steps, 1)
-        plan.open = limits.priority or (not len(state.waiting) and _has_slot(state))
+        else:
+            plan.open = limits.priority or not (waiting or state.running() >= limits.sequences)
         return plan
 
 
 UNLIMITED = 1 << 62
-
-
-def _has_slot(state: State) -> bool:
-    return state.running() < state.limits.sequences
 
 
 def _in_order(state: State) -> bool:
@@ -59,8 +59,8 @@ def _in_order(state: State) -> bool:
 
 def _chunk(state: State) -> int:
     """Most tokens of one prompt in this step: the chunk limit does not bind a request that is alone."""
-    alone = state.running() + len(state.waiting) <= 1
-    return UNLIMITED if alone or not state.limits.chunk else state.limits.chunk
+    chunk = state.limits.chunk
+    return chunk if chunk and state.running() + len(state.waiting) > 1 else UNLIMITED
 
 
 def _chunks(state: State, plan: Plan, budget: int) -> int:
@@ -118,15 +118,18 @@ def _urgency(seq: Sequence) -> tuple[int, int]:
 
 
 def _admit(state: State, plan: Plan, budget: int) -> None:
-    waiting, chunk = state.waiting, _chunk(state)
-    while len(waiting) and budget and not state.blocked and _has_slot(state):
+    waiting, kv, limits = state.waiting, state.kv, state.limits
+    chunk = _chunk(state) if limits.chunk else UNLIMITED
+    slots = limits.sequences - state.running()
+    while waiting and budget and slots > 0:
         seq = waiting.head()
-        want = seq.tokens - state.kv.match(seq)
-        if state.kv.chunkable:
+        want = seq.prompt + seq.generated - kv.match(seq)
+        if kv.chunkable:
             want = min(want, chunk, budget)
         elif want > budget and plan.chunks:
             return
-        planned = state.admit(want, seq.tokens if state.limits.whole_prompt else 0, plan)
+        planned = state.admit(want, seq.tokens if limits.whole_prompt else 0, plan)
         if planned is None:
             return
+        slots -= 1
         budget -= min(planned, budget)

@@ -17,7 +17,7 @@ class PrefillFirst(Scheduler):
         admit_prompts(state, plan)
         if not plan.chunks:
             decode_all(state, plan)
-        plan.open = state.limits.priority or not (len(state.waiting) or state.running() >= state.limits.sequences)
+        plan.open = state.limits.priority or not (state.waiting or state.running() >= state.limits.sequences)
         return plan
 
 
@@ -33,7 +33,7 @@ def admit_prompts(state: State, plan: Plan) -> None:
         plan.chunks.append((seq, want, seq.computed))
         seq.computed += want
         budget -= want
-    while len(state.waiting) and not state.blocked and state.running() < state.limits.sequences:
+    while state.waiting and not state.blocked and state.running() < state.limits.sequences:
         seq = state.waiting.head()
         want = seq.tokens - state.kv.match(seq)
         if want > budget and plan.chunks:

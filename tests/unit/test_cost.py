@@ -6,8 +6,8 @@ import pytest
 from cost_cases import GOOD, KEY, SKEW, curved, decoding, geometry, profile, provenance
 
 from kvsim.cost import CostModel, Geometry, HostOverhead, StepShape
-from kvsim.cost.attention import mixed_at, ragged_at
-from kvsim.cost.line import Line
+from kvsim.cost.attention import mixed_at
+from kvsim.cost.line import Line, ragged_at
 from kvsim.cost.lookup import attention_distance, decode_blend, linear_row, moe_row
 from kvsim.device import (
     AttentionKey,

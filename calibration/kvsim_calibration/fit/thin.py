@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvsim.cost.attention import ragged_at
+from kvsim.cost.line import ragged_at
 from kvsim.cost.line import Floats
 from kvsim.device import Ragged
 
