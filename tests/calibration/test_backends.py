@@ -120,16 +120,16 @@ def test_buffer_sets_outgrow_the_last_cache_level_and_stay_within_memory() -> No
 
 def test_paged_decode_attends_to_what_contiguous_decode_does() -> None:
     """Same rows in either layout give the same output: what is timed is the kernel it is called."""
-    run = TorchRun(torch.device("cpu"), "fp32", 1, 1 << 20)
+    run, other = (TorchRun(torch.device("cpu"), "fp32", 1, 1 << 20) for _ in range(2))
     key = {"heads": 4, "kv_heads": 2, "head_dim": 16, "kv_dtype": "fp32"}
     flat, _ = run.cache({**key, "block_size": 0}, [40, 40], [1, 1])
-    paged, _ = run.cache({**key, "block_size": 16}, [40, 40], [1, 1])
+    paged, _ = other.cache({**key, "block_size": 16}, [40, 40], [1, 1])
     from kvsim_calibration.backends.torchrun import attended
 
     for which in ("keys", "values"):
         for at in (0, 1):
-            rows = getattr(flat.store, which)[0][flat.row[at]]  # type: ignore[union-attr]
-            for position, block in enumerate(paged.tables[at]):  # type: ignore[union-attr]
+            rows = getattr(flat.store, which)[0][flat.row[at]]
+            for position, block in enumerate(paged.tables[at]):
                 part = rows[16 * position : 16 * position + 16]
                 getattr(paged.store, which)[0][block][: len(part)] = part
     q = torch.randn(2, 4, 16)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 Launch = Callable[[], object]
-LEAST, MOST = 5, 50
+LEAST, MOST = 3, 50
 """samples of a visit"""
-SECONDS = 0.25
+SECONDS = 0.15
 """after which a visit takes no more samples than LEAST"""
 SAMPLE_NS = 300_000
 """a sample is as many launches as take this long: the clock and the loop around it are then below a percent"""
@@ -67,9 +67,9 @@ def _samples(launches: Sequence[Launch], wait: Callable[[], None], inner: int) -
         wait()
         samples.append((time.perf_counter_ns() - began) / inner)
         late = time.perf_counter() > end
-        if late and (len(samples) >= LEAST or time.perf_counter() > end + 8 * SECONDS):
+        if late and (len(samples) >= LEAST or time.perf_counter() > end + 4 * SECONDS):
             break
-        if len(samples) >= 2 * LEAST and steady(samples):
+        if len(samples) >= 10 and steady(samples):
             break
     return samples
 

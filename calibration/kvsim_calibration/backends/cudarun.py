@@ -49,7 +49,6 @@ class CudaRun(TorchRun):
         """Column → timing of one visit. Raises RuntimeError where a result is wrong."""
         if case.family in UNGRAPHED and case.values.get("what") not in ("read", "copy"):
             return super().time(case)
-        self.seed(case)
         with torch.inference_mode():
             if (subjects := _subjects(self, case)) is None:
                 return {column: self.timer(launches) for column, launches in self.prepared(case).items()}

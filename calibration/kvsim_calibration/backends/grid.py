@@ -124,9 +124,8 @@ def _attention(shape: Values, size: Size) -> Iterator[Case]:
         for level in range(LEVELS):
             yield from _decode(values, decode[level], level, size)
             yield from _prefill(values, prefill[level], level, size)
-    for values in (key(main, 0), key(main, page)):
-        yield from _fused(values, size)
-        yield from _unequal(values, size)
+    yield from _fused(key(main, page), size)
+    yield from _unequal(key(main, page), size)
 
 
 def _bytes(values: Values) -> int:
@@ -159,7 +158,7 @@ def _fused(values: Values, size: Size) -> Iterator[Case]:
 def _unequal(values: Values, size: Size) -> Iterator[Case]:
     """One sequence longer than the others, which are equal."""
     for n in ladder(4, size.batch, 4):
-        for mean in ladder(256, size.context // 2, 2):
+        for mean in ladder(256, size.context // 2, 4):
             for times in (2, 4):
                 longest = mean * times
                 if longest <= size.context and times < n and n * longest * _bytes(values) <= size.cache_bytes:
@@ -179,11 +178,12 @@ def _cache_work(shape: Values, size: Size) -> Iterator[Case]:
     for level, tokens in _levels(64, size.context, first=1):
         yield Case("memory", {"op": "score", "dtype": main, "bytes": tokens * token, "m": tokens, **shape}, level)
     row = kv_bytes(main, heads, dim)
+    most = max(1, min(size.copies, size.cache_bytes // 4, size.batch * size.context * row) // (16 * row))
     for what in ("blocks", "compact"):
-        for level, blocks in _levels(1, max(1, min(size.copies, size.cache_bytes // 4) // (16 * row)), first=1):
+        for level, blocks in _levels(1, most, first=1):
             yield Case("memory", {"op": "copy", "dtype": "bf16", "bytes": 2 * 16 * blocks * row, "m": blocks, **shape,
                                   "what": what}, level)
-    for level, blocks in _levels(1, max(1, min(size.copies, size.cache_bytes // 4) // (16 * row)), first=1):
+    for level, blocks in _levels(1, most, first=1):
         for way in ("out", "in"):
             yield Case("memory", {"op": "host_copy", "dtype": "bf16", "bytes": 16 * blocks * row, "m": blocks, **shape,
                                   "what": way}, level)

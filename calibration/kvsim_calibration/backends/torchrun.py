@@ -7,12 +7,13 @@ in a model a layer's weights and KV rows have left it by the time the layer runs
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
+from kvsim_calibration.backends.arena import Arena, fill
 from kvsim_calibration.backends.cases import Case, Values
 from kvsim_calibration.backends.clock import Launch, Timing, timed
 from kvsim_calibration.engine import ops
@@ -27,8 +28,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LAYERS = 4
 """of the small model whose layer is timed as a whole"""
 MOST_SETS = 64
-TILE = 1 << 20
-"""random numbers that larger tensors repeat"""
 
 
 class TorchRun:
@@ -39,17 +38,12 @@ class TorchRun:
         buffer sets may take together."""
         self.device, self.main = device, DTYPES[main]
         self.cold_bytes, self.most_bytes = 2 * last_cache_bytes, most_bytes
-        self._seed = 0
+        self.arena = Arena(device)
 
     def time(self, case: Case) -> dict[str, Timing]:
         """Column (`ns` and, for unequal lengths, `ns_mean` and `ns_longest`) → timing of one visit."""
-        self.seed(case)
         with torch.inference_mode():
             return {column: timed(launches, self._wait()) for column, launches in self.prepared(case).items()}
-
-    def seed(self, case: Case) -> None:
-        """Random data hang on the case alone."""
-        self._seed = zlib.crc32(case.name.encode())
 
     def prepared(self, case: Case) -> Launches:
         """Buffers and launches of a case."""
@@ -65,60 +59,45 @@ class TorchRun:
         return max(1, min(MOST_SETS, -(-self.cold_bytes // max(1, bytes_)), self.most_bytes // max(1, bytes_)))
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Random numbers; a large tensor repeats the first TILE of them."""
+        """Random numbers in memory of their own: what stays warm."""
         found = torch.empty(shape, dtype=dtype or self.main, device=self.device)
-        self.fill(found)
+        fill(found.flatten())
         return found
 
-    def fill(self, tensor: Tensor) -> None:
-        """Random numbers of any format: codes are random bytes, those of fp8 below 2 and never NaN."""
-        generator = torch.Generator(self.device).manual_seed(self._seed)
-        flat = tensor.view(torch.uint8).flatten() if tensor.element_size() == 1 else tensor.flatten()
-        head = flat[:TILE]
-        if tensor.element_size() == 1:
-            head.random_(0, 256, generator=generator)
-            if tensor.dtype == torch.float8_e4m3fn:
-                head &= 0xBF
-        else:
-            head.normal_(generator=generator)
-        for start in range(TILE, len(flat), TILE):
-            part = flat[start : start + TILE]
-            part.copy_(head[: len(part)])
-
-    def cache(self, values: Values, lengths: Sequence[int], counts: Sequence[int]
-              ) -> tuple[Contiguous | Paged, int]:
+    def cache(self, values: Values, lengths: Sequence[int], counts: Sequence[int]) -> tuple[Contiguous | Paged, int]:
         """A filled cache in which a batch of sequences has begun: `counts` new tokens each, `lengths` with them; and
         its layers, each a buffer set."""
         sequences, block = list(range(len(lengths))), values["block_size"]
         plain = values["kv_dtype"] in DTYPES
         kv_format: Format = "plain" if plain else values["kv_dtype"]
         dtype = DTYPES[values["kv_dtype"]] if plain else self.main
-        width = sum(-(-length // block) for length in lengths) if block else 0
-        tokens = width * block if block else max(lengths) * len(lengths)
-        row = 2 * values["kv_heads"] * values["head_dim"] * dtype.itemsize
-        layers = self.sets(tokens * row)
-        rows = Rows(layers, values["kv_heads"], values["head_dim"], dtype, self.device)
+        shape = Rows(1, values["kv_heads"], values["head_dim"], dtype, torch.device("meta"))
         held: Contiguous | Paged
         if block:
-            order = list(range(width))
-            random.Random(self._seed).shuffle(order)
-            tables = {s: [order.pop() for _ in range(-(-lengths[s] // block))] for s in sequences}
-            held = Paged(rows, width, block, tables, kv_format)
+            order = list(range(sum(-(-length // block) for length in lengths)))
+            random.Random(1).shuffle(order)
+            held = Paged(shape, len(order), block,
+                         {s: [order.pop() for _ in range(-(-lengths[s] // block))] for s in sequences}, kv_format)
         else:
-            held = Contiguous(rows, len(lengths), max(lengths), kv_format)
-        self.filled(held.store)
+            held = Contiguous(shape, len(lengths), max(lengths), kv_format)
+        layers = self.filled(held.store)
         before = [length - count for length, count in zip(lengths, counts, strict=True)]
         if any(before) and not block:
             held.begin(Batch(sequences, before, [0] * len(before)))
         held.begin(Batch(sequences, list(counts), before))
         return held, layers
 
-    def filled(self, store: Store) -> None:
-        """Random rows in all layers."""
-        for tensor in (*store.keys, *store.values):
-            self.fill(tensor)
-        for scales in store.scales or ():
-            scales.uniform_(0.005, 0.02)
+    def filled(self, store: Store) -> int:
+        """Give a store without memory (of one layer on torch's meta device) random rows, as many layers as rotate; how
+        many those are."""
+        layers = self.sets(store.nbytes)
+        store.rows = replace(store.rows, layers=layers, device=self.device)
+        rows = self.arena.views(2 * layers, tuple(store.keys[0].shape), store.keys[0].dtype)
+        store.keys, store.values = rows[:layers], rows[layers:]
+        if store.scales:
+            scales = torch.empty(store.scales[0].shape, dtype=torch.float16, device=self.device).uniform_(0.005, 0.02)
+            store.scales = [scales] * layers
+        return layers
 
     def attending(self, values: Values, lengths: Sequence[int], counts: Sequence[int]) -> list[Launch]:
         """Attention of a batch over what is cached, each launch in another layer."""
@@ -158,7 +137,7 @@ def _skew(run: TorchRun, v: Values) -> Launches:
 def _linear(run: TorchRun, v: Values) -> Launches:
     n, k, dtype = v["n"], v["k"], DTYPES[v["dtype"]]
     x = run.normal(v["m"], k, dtype=dtype)
-    weights = [run.normal(n, k, dtype=dtype) for _ in range(run.sets(n * k * dtype.itemsize))]
+    weights = run.arena.views(run.sets(n * k * dtype.itemsize), (n, k), dtype)
     return {"ns": [partial(ops.linear, x, w) for w in weights]}
 
 
@@ -169,14 +148,15 @@ def _memory(run: TorchRun, v: Values) -> Launches:
 def _append(run: TorchRun, v: Values) -> list[Launch]:
     values = {**v, "kv_dtype": v["dtype"]}
     cache, layers = run.cache(values, [v["m"]], [v["m"]])
-    k, new = (run.normal(v["m"], v["kv_heads"], v["head_dim"]) for _ in range(2))
+    shape, dtype = (v["m"], v["kv_heads"], v["head_dim"]), cache.store.rows.dtype
+    k, new = run.normal(*shape, dtype=dtype), run.normal(*shape, dtype=dtype)
     return [partial(cache.write, layer, k, new) for layer in range(layers)]
 
 
 def _score(run: TorchRun, v: Values) -> list[Launch]:
     """What heavy-hitter eviction adds to attention: the probabilities of one query, summed over a group."""
     row = v["m"] * v["kv_heads"] * v["head_dim"] * run.main.itemsize
-    keys = [run.normal(v["m"], v["kv_heads"], v["head_dim"]) for _ in range(run.sets(row))]
+    keys = run.arena.views(run.sets(row), (v["m"], v["kv_heads"], v["head_dim"]), run.main)
     q = run.normal(1, v["heads"], v["head_dim"])
     total = torch.zeros(v["kv_heads"], v["m"], device=run.device)
 
@@ -190,16 +170,12 @@ def _score(run: TorchRun, v: Values) -> list[Launch]:
 def _copy(run: TorchRun, v: Values) -> list[Launch]:
     """blocks: some of a layer's blocks to others. compact: tokens that stay move to the front, head by head."""
     tokens = 16 * v["m"]
-    rows = Rows(run.sets(4 * tokens * v["kv_heads"] * v["head_dim"] * run.main.itemsize), v["kv_heads"], v["head_dim"],
-                run.main, run.device)
+    rows = Rows(1, v["kv_heads"], v["head_dim"], run.main, torch.device("meta"))
     if v["what"] == "compact":
         store = Store(rows, (1, 2 * tokens))
-        run.filled(store)
         stay = torch.stack([torch.randperm(2 * tokens)[:tokens].sort()[0] for _ in range(v["kv_heads"])])
-        stay = stay.to(run.device)
-        return [partial(store.keep, layer, 0, stay) for layer in range(rows.layers)]
+        return [partial(store.keep, layer, 0, stay.to(run.device)) for layer in range(run.filled(store))]
     store = Store(rows, (2 * v["m"], 16))
-    run.filled(store)
     order = torch.randperm(2 * v["m"], device=run.device)
     old, new = order[: v["m"]], order[v["m"] :]
 
@@ -207,14 +183,19 @@ def _copy(run: TorchRun, v: Values) -> list[Launch]:
         for plane in (store.keys[layer], store.values[layer]):
             plane.index_copy_(0, new, plane.index_select(0, old))
 
-    return [partial(move, layer) for layer in range(rows.layers)]
+    return [partial(move, layer) for layer in range(run.filled(store))]
 
 
 def _host_copy(run: TorchRun, v: Values) -> list[Launch]:
     """A cache's bytes between the device and host memory, pinned where that is another memory."""
     numbers = v["bytes"] // run.main.itemsize
-    here = [run.normal(numbers) for _ in range(run.sets(2 * v["bytes"]))]
-    there = [torch.empty(numbers, dtype=run.main, pin_memory=run.device.type == "cuda").copy_(x) for x in here]
+    count = run.sets(2 * v["bytes"])
+    if run.device.type == "cpu":
+        both = run.arena.views(2 * count, (numbers,), run.main)
+        here, there = both[:count], both[count:]
+    else:
+        here = run.arena.views(count, (numbers,), run.main)
+        there = [torch.empty(numbers, dtype=run.main, pin_memory=run.device.type == "cuda").copy_(x) for x in here]
     pairs = zip(there, here, strict=True) if v["what"] == "out" else zip(here, there, strict=True)
     return [partial(target.copy_, source, non_blocking=True) for target, source in pairs]
 
@@ -238,7 +219,7 @@ def _act(run: TorchRun, v: Values) -> list[Launch]:
 
 
 def _embed(run: TorchRun, v: Values) -> list[Launch]:
-    table = run.normal(v["vocab"], v["hidden"])
+    (table,) = run.arena.views(1, (v["vocab"], v["hidden"]), run.main)
     draws = [torch.randint(v["vocab"], (v["m"],), device=run.device) for _ in range(MOST_SETS)]
     return [partial(table.__getitem__, tokens) for tokens in draws]
 
@@ -261,10 +242,9 @@ def _ceiling(run: TorchRun, v: Values) -> Launches:
     if v["what"] == "gemm":
         a, b = (run.normal(v["side"], v["side"], dtype=DTYPES[v["dtype"]]) for _ in range(2))
         return {"ns": [lambda: ops.linear(a, b)]}
-    source = run.normal(v["bytes"] // run.main.itemsize)
+    source, target = run.arena.views(2, (v["bytes"] // run.main.itemsize,), run.main)
     if v["what"] == "read":
         return {"ns": [source.sum]}
-    target = torch.empty_like(source)
     return {"ns": [lambda: target.copy_(source)]}
 
 
@@ -279,7 +259,8 @@ def _layer(run: TorchRun, v: Values) -> Launches:
     token, step = torch.zeros(1, dtype=torch.long, device=run.device), Batch([0], [1], [length - 1])
     tables = {0: list(range(-(-length // 16)))}
     cache = Paged(Rows(LAYERS, dims.kv_heads, dims.head_dim, dtype, run.device), len(tables[0]), 16, tables)
-    run.filled(cache.store)
+    for tensor in (*cache.store.keys, *cache.store.values):
+        fill(tensor.flatten())
     return {"ns": [lambda: model(token, step, cache)]}
 
 
