@@ -74,7 +74,7 @@ def step(asked: Asked, progress: Tell) -> Report:
 def serving(asked: Asked, progress: Tell) -> Report:
     """Poisson requests at 60 % of the predicted throughput, for about the time asked for: predicted, then served."""
     ground = Ground.of(asked)
-    options = ground.options(16_384)
+    options = ground.options(16_384, "paged-prefix")
     burst = traffic(64, rate=1e6)
     rate = LOAD * len(burst) / ground.predict(options, burst)["duration_s"]
     trace = traffic(min(max(REQUESTS[0], round(asked.seconds * rate)), REQUESTS[1]), rate)
@@ -115,9 +115,9 @@ class Ground:
                             block_size=engine.limits.block_size)  # fmt: skip
         return cls(asked, spec, profile, cost)
 
-    def options(self, kv_tokens: int) -> Options:
+    def options(self, kv_tokens: int, policy: str = "paged") -> Options:
         """The engine, with room for so many tokens."""
-        return Options(self.asked.model, "paged-prefix", kv_tokens, dtype=_dtype(self.asked), device=self.asked.device)
+        return Options(self.asked.model, policy, kv_tokens, dtype=_dtype(self.asked), device=self.asked.device)
 
     @property
     def token_bytes(self) -> int:

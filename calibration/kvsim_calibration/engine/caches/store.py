@@ -47,6 +47,8 @@ class Store:
         self.keys, self.values = zeros(channels, dtype=dtype), zeros(channels, dtype=dtype)
         scales = {"plain": None, "int8": (2,), "fp8": (2,), "int4": (2, rows.head_dim // group, 2)}[format]
         self.scales = None if scales is None else zeros(*scales, dtype=torch.float16)
+        self._gathered: dict[str, Tensor] = {}
+        """blocks put side by side, in memory that is taken once: new pages cost several times what copying does"""
 
     @property
     def nbytes(self) -> int:
@@ -65,19 +67,26 @@ class Store:
 
     def read(self, layer: int, at: Index, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` rows of `at`: a row of A (a view, where it is not quantized) or several, one behind the
-        other (int64 tensor of block ids)."""
+        other (int64 tensor of block ids). Good until the next `read`."""
         return self._read(layer, 0, at, length), self._read(layer, 1, at, length)
 
     def _read(self, layer: int, which: int, at: Index, length: int) -> Tensor:
-        def take(tensor: Tensor) -> Tensor:
-            found = tensor[at] if isinstance(at, int) else tensor.index_select(0, at).flatten(0, 1)
-            return found[:length]
+        def take(name: str, tensor: Tensor) -> Tensor:
+            return (tensor[at] if isinstance(at, int) else self._gather(name, tensor, at))[:length]
 
         held = (self.values if which else self.keys)[layer]
+        name = "values" if which else "keys"
         if self.scales is None:
-            return take(held)
-        codes = take(_bytes(held)).view(held.dtype)
-        return numbers(codes, take(self.scales[layer])[:, :, which], self.format).to(self.rows.dtype)
+            return take(name, held)
+        codes = take(name, _bytes(held)).view(held.dtype)
+        return numbers(codes, take("scales", self.scales[layer])[:, :, which], self.format).to(self.rows.dtype)
+
+    def _gather(self, name: str, tensor: Tensor, blocks: Tensor) -> Tensor:
+        """Blocks of `tensor` one behind the other."""
+        room = self._gathered.get(name)
+        if room is None or len(room) < len(blocks):
+            room = self._gathered[name] = tensor.new_empty(2 * len(blocks), *tensor.shape[1:])
+        return torch.index_select(tensor, 0, blocks, out=room[: len(blocks)]).flatten(0, 1)
 
     def keep(self, layer: int, row: int, indices: Tensor) -> None:
         """Move tokens `indices` [kv heads, kept], rising, of contiguous row `row` to its beginning, head by head."""
