@@ -94,6 +94,41 @@ def fit_rows(
     return 0
 
 
+@app.command("generation")
+def time_generation(
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="Profile JSON of this device: the times go beside "
+                                            "it, into NAME.generation.json")],
+    model: Annotated[str, typer.Option(help="Whose random weights generate")] = "smollm2-135m",
+    tokens: Annotated[int, typer.Option(min=8, help="Length of the answer")] = 256,
+    budget: Annotated[str, typer.Option(help="Time for measuring; where it is short, fewer tokens")] = "2m",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, … [default: the first GPU, else the CPU]")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU [default: all cores]")] = None,
+) -> int:
+    """Time answers with a KV cache and without one, by the reference engine: linear against quadratic.
+
+    `kvsim calibrate show PROFILE --html` draws them.
+
+    Example: kvsim calibrate generation my-cpu.json --tokens 256
+    """
+    from kvsim.device import load_device
+    from kvsim.progress import progress
+    from kvsim.units import parse_duration_ns, seconds
+    from kvsim_calibration.backends.command import device_of, needs, pinned
+    from kvsim_calibration.generation import measure, path_beside
+
+    machine = load_device(profile).name
+    needs("torch")
+    on = device_of(device)
+    pinned(threads)
+    with progress("Generating") as update:
+        found = measure(model, machine, tokens, seconds(parse_duration_ns(budget)), str(on),
+                        "fp32" if on.type == "cpu" else "bf16", update)
+    found.save(path_beside(profile))
+    show(found.sentence())
+    show(f"times: {path_beside(profile)}")
+    return 0
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
@@ -169,9 +204,11 @@ def show_profile(
 
     device = load_device(profile)
     if html:
+        from kvsim_calibration.generation import Generation, path_beside
         from kvsim_calibration.report import write_report
 
-        write_report(device, html, data)
+        beside = path_beside(Path(profile))
+        write_report(device, html, data, Generation.load(beside) if beside.is_file() else None)
     if as_json:
         show_json(view.as_json(device))
     else:

@@ -125,6 +125,48 @@ def scatter(measured: Sequence[float], predicted: Sequence[float]) -> str:
                      "predicted over measured")
 
 
+def curves(series: dict[str, Points]) -> str:
+    """Lines on linear axes from zero."""
+    most_x, most_y = (max(max(getattr(line, axis)) for line in series.values()) for axis in ("x", "y"))
+    left, bottom, width, height = 62, 34, 1040, 360
+
+    def at(x: float, y: float) -> str:
+        px, py = left + x / most_x * (width - left - 16), height - bottom - y / most_y * (height - bottom - 14)
+        return f"{px:.1f} {py:.1f}"
+
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="lines">']
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        y = height - bottom - share * (height - bottom - 14)
+        x = left + share * (width - left - 16)
+        parts.append(f'<path class="grid" d="M{left} {y:.1f}H{width - 16}"/><text x="{left - 6}" y="{y + 4:.1f}" '
+                     f'text-anchor="end">{share * most_y:.3g}</text>'
+                     f'<text x="{x:.1f}" y="{height - 14}" text-anchor="middle">{share * most_x:.0f}</text>')
+    for i, (name, line) in enumerate(series.items()):
+        path = "L".join(at(x, y) for x, y in zip(line.x, line.y, strict=True))
+        parts.append(f'<path d="M{path}" fill="none" stroke="var(--c{i})" stroke-width="2"/>'
+                     f'<circle cx="{left + 16}" cy="{24 + 17 * i}" r="4.5" fill="var(--c{i})"/>'
+                     f'<text x="{left + 26}" y="{28 + 17 * i}">{escape(name)}</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def race(series: dict[str, Sequence[float]], mark: float, note: str) -> str:
+    """Seconds over 1, 2, 3, … tokens, a line a series, and a vertical line at `mark` that says `note`."""
+    longest = max(map(len, series.values()))
+    every = [y for ys in series.values() for y in ys]
+    frame = Frame(1040, 380, (1, 1.1 * longest), _limits(every), left=62, right=16, bottom=34)
+    inside = [f'<path class="unity" d="M{frame.px(mark):.1f} {frame.top:g}V{frame.height - frame.bottom:g}"/>'
+              f'<text x="{frame.px(mark) + 5:.1f}" y="{frame.height - frame.bottom - 8:g}">{escape(note)}</text>']
+    for i, (name, ys) in enumerate(series.items()):
+        line = "L".join(f"{frame.px(n):.1f} {frame.py(y):.1f}" for n, y in enumerate(ys, 1))
+        inside.append(f'<path d="M{line}" fill="none" stroke="var(--c{i})" stroke-width="2.2"/>'
+                      f'<circle cx="{frame.left + 16:g}" cy="{frame.top + 14 + 17 * i:g}" r="4.5" fill="var(--c{i})"/>'
+                      f'<text x="{frame.left + 26:g}" y="{frame.top + 18 + 17 * i:g}">{escape(name)}</text>')
+    unit = f'<text x="{frame.width - 16:g}" y="{frame.height - 3:g}" text-anchor="end">tokens generated</text>'
+    ticks = [(2.0**e, f"{2**e:,}") for e in range(int(math.log2(longest)) + 1)]
+    seconds = [(v, f"{v:g} s") for v in decades(*frame.y)]
+    return frame.svg([*inside, unit], ticks, seconds, "generation time over tokens")
+
+
 def residuals(x: Floats, error: Floats) -> str:
     """Signed relative error over an axis: the median and the band of 90 % in bins of an octave."""
     x = np.maximum(x, 0.5)  # zero has no place on a logarithmic axis: it is drawn at a half

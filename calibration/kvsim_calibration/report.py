@@ -16,7 +16,8 @@ import polars as pl
 from kvsim.device import DeviceProfile
 from kvsim.device.dtypes import element_bytes
 from kvsim_calibration.evaluate import attention_key, groups, moe_key
-from kvsim_calibration.plots import Points, residuals, roofline, scatter
+from kvsim_calibration.generation import Generation
+from kvsim_calibration.plots import Points, curves, race, residuals, roofline, scatter
 from kvsim_calibration.rows import KEYS, POINTS
 from kvsim_calibration.show import lines, name_parts
 
@@ -30,15 +31,21 @@ AXES = {"n": "sequences", "attended": "attended tokens", "length": "context", "c
         "mean": "mean length", "longest": "longest"}
 
 
-def write_report(profile: DeviceProfile, path: Path, data: str | None) -> None:
-    """Write the report; `data` names the source's folder, without it there is no measured against predicted."""
+def write_report(
+    profile: DeviceProfile, path: Path, data: str | None, generation: Generation | None = None
+) -> None:
+    """Write the report; `data` names the source's folder, without it there is no measured against predicted.
+    `generation`: answers timed with and without a cache on this device."""
     body = [_head(profile), _table(profile)]
     if data:
         tried = list(_tried(profile, data))
+        body += _own(profile, data)
         body += [_roofline(profile, tried), *(_group(name, rows) for name, rows in tried)]
     else:
-        body.append("<p class=note>Pass <code>--data</code> with the folder of the published tables to see the "
-                    "roofline and measured against predicted: a profile holds curves, not rows.</p>")
+        body.append("<p class=note>Pass <code>--data</code> with the folder of the published tables, or the raw rows, to see "
+                    "the roofline and measured against predicted: a profile holds curves, not rows.</p>")
+    if generation:
+        body.append(_generation(generation))
     body.append(_sources(profile))
     page = ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
             f"<title>{escape(profile.name)}: calibration</title><style>{STYLE}</style>"
@@ -57,6 +64,33 @@ def _tried(profile: DeviceProfile, data: str) -> Iterator[tuple[str, pl.DataFram
                 frame = held_out_points(group, profile)
                 if frame.height:
                     yield group.name, frame
+
+
+def _own(profile: DeviceProfile, data: str) -> Iterator[str]:
+    """What only raw rows of `kvsim calibrate` show: generation with and without a cache, ours beside published curves."""
+    if profile.tier != "measured":
+        return
+    from kvsim_calibration.backends.beside import compared, published
+    from kvsim_calibration.backends.generation import generation
+    from kvsim_calibration.sources import raw_rows
+
+    for store, rows in raw_rows(profile, data):
+        if found := generation(store):
+            series = {name: Points(found.lengths[::4].tolist(), seconds[::4].tolist())
+                      for name, seconds in (("without a cache", found.uncached), ("with a paged cache", found.cached))}
+            final = found.uncached[-1] / found.cached[-1]
+            yield (f"<h2>Generating with and without a cache <small>measured</small></h2><figure>{curves(series)}"
+                   "<figcaption>seconds to generate all tokens up to a length, one sequence, a few layers; without a "
+                   f"cache every token computes the whole sequence again. With it a token is cheaper from "
+                   f"{found.crossover:.0f} tokens on; at {found.lengths[-1]:.0f} tokens all of them together took "
+                   f"{final:.1f} × less.</figcaption></figure>")
+        if known := published(profile):
+            cells = "".join(
+                f"<tr><td>{TITLES[line['curve']]}<td>{line['dtype']}<td>{line['points']:,}<td>{line['median']:.2f}"
+                f"<td>{line['p10']:.2f}<td>{line['p90']:.2f}</tr>" for line in compared(rows, known))
+            yield ("<h2>Our kernels beside the published curves of this card</h2><div class=wide><table><tr><th>curve"
+                   f"<th>dtype<th>points<th>median<th>p10<th>p90</tr>{cells}</table></div><p class=note>Our time ÷ the "
+                   f"time that the profile {escape(known.id)} predicts; below 1 ours is faster.</p>")
 
 
 def _head(profile: DeviceProfile) -> str:
@@ -153,6 +187,16 @@ def _group(name: str, frame: pl.DataFrame) -> str:
     return (f"<h2>{TITLES.get(curve, curve)} <small>{dtype}{layers} · {frame.height:,} held-out rows · median "
             f"{100 * np.median(size):.1f} %, p95 {100 * np.percentile(size, 95):.1f} %</small></h2>"
             f"<div class=plots>{''.join(plots)}</div>")
+
+
+def _generation(found: Generation) -> str:
+    series = {name: [ns / 1e9 for ns in times] for name, times in (
+        ("everything computed again for every token", found.uncached_ns), ("with a KV cache", found.cached_ns))}
+    plot = race(series, found.crossover, f"cached is ahead from here: {found.crossover} tokens")
+    where = escape(f"{found.model}, {found.dtype}, random weights, {found.machine}, {found.date}")
+    return (f"<h2>A whole answer, without a cache and with one <small>{where}</small></h2><figure>{plot}<figcaption>"
+            f"time to generate so many tokens, measured</figcaption></figure><p class=note>{escape(found.sentence())}"
+            "</p>")
 
 
 def _sources(profile: DeviceProfile) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -10,9 +11,11 @@ from kvsim_calibration.engine.caches import Batch, Cache, Uncached
 from kvsim_calibration.engine.model import Llama
 
 
-def generate(model: Llama, prompt: list[int], count: int, cache: Cache | None = None) -> tuple[list[int], list[int]]:
-    """(`count` tokens after `prompt`, ns from the beginning to each of them). Without `cache` every token costs a
-    forward over all before it."""
+def generate(
+    model: Llama, prompt: list[int], count: int, cache: Cache | None = None, limit_ns: float = math.inf
+) -> tuple[list[int], list[int]]:
+    """(`count` tokens after `prompt`, ns from the beginning to each of them): fewer where `limit_ns` is over before.
+    Without `cache` every token costs a forward over all before it."""
     tokens = list(prompt)
     ends: list[int] = []
     computed = 0
@@ -23,6 +26,8 @@ def generate(model: Llama, prompt: list[int], count: int, cache: Cache | None = 
         logits = model(torch.tensor(new, device=model.device), batch, cache or Uncached())
         tokens.append(int(logits[0].argmax()))  # waits for a GPU
         ends.append(time.perf_counter_ns() - begin)
+        if ends[-1] > limit_ns:
+            break
         if cache is not None:
             computed = len(tokens) - 1
     if cache is not None:
