@@ -113,6 +113,8 @@ class Host(_Frozen):
     exposed_per_sequence_ns: NotNegative = 0.0
     exposed_prefill_ns: NotNegative = 0.0
     overlapped_ns: NotNegative = 0.0
+    asynchronous: bool = False
+    """whether a step is planned while the one before it runs: new arrivals and freed slots act a step later"""
     prompt_factor: Annotated[float, Field(ge=1)] = 1.0
     """on the device time of steps with prompts: kernels of the engine's time, against those that were measured"""
     spread: NotNegative

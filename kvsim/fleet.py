@@ -127,7 +127,7 @@ def _plain(setup: Setup, cost: CostModel, trace: Trace, link: Tier | None) -> Ca
         return Replica(
             env, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
             source=source, recorder=recorder, tier=link or setup.spec.tier,
-            max_stride=setup.scenario.max_stride or NEVER, index=index,
+            asynchronous=setup.engine.host.asynchronous, max_stride=setup.scenario.max_stride or NEVER, index=index,
         )
 
     return build

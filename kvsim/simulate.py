@@ -184,7 +184,8 @@ def simulate(
     kv = build_cache(setup.spec, setup.pool(), trace)
     recorder = replay(
         trace, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
-        tier=setup.spec.tier, max_stride=setup.scenario.max_stride or NEVER, **how,
+        tier=setup.spec.tier, asynchronous=setup.engine.host.asynchronous,
+        max_stride=setup.scenario.max_stride or NEVER, **how,
     )
     swapped = getattr(kv, "out_bytes", 0) + getattr(kv, "in_bytes", 0) + getattr(kv, "copied_in_bytes", 0)
     return recorder, {

@@ -150,6 +150,7 @@ def replay(
     cost: StepCost,
     windows: tuple[int, ...] = (0,),
     tier: Tier = NO_TIER,
+    asynchronous: bool = False,
     max_stride: int = NEVER,
     watch: Callable[[Replica, Plan], None] | None = None,
     **how: Any,
@@ -159,7 +160,7 @@ def replay(
     def replica(env: simpy.Environment, source: TraceSource, recorder: Recorder) -> Replica:
         return Replica(
             env, scheduler=scheduler, limits=limits, kv=kv, cost=cost, windows=windows, source=source,
-            recorder=recorder, tier=tier, max_stride=max_stride, watch=watch,
+            recorder=recorder, tier=tier, asynchronous=asynchronous, max_stride=max_stride, watch=watch,
         )
 
     return drive(trace, replica, **how)

@@ -95,11 +95,14 @@ class Replica:
         source: Source,
         recorder: Recorder,
         tier: Tier = NO_TIER,
+        asynchronous: bool = False,
         max_stride: int = NEVER,
         index: int = 0,
         watch: Callable[[Replica, Plan], None] | None = None,
     ) -> None:
-        """`windows`: tokens that each group of layers attends (0: all). `watch` sees every plan before its time
+        """`windows`: tokens that each group of layers attends (0: all). `asynchronous`: a step is planned while the one
+        before it runs, so that whoever arrives meanwhile, or waits for what that step frees, acts one step later (vLLM
+        from 0.19 on); no step waits for the host to plan it, which is in the engine profile. `watch` sees every plan before its time
         passes (for recordings; it needs max_stride = 1)."""
         self.env = env
         self.scheduler = scheduler
@@ -115,6 +118,11 @@ class Replica:
         """the replica's own time: ahead of the clock it shares only where nobody else looks at that"""
         self._pace = 1
         """ns of a recent decode step"""
+        self._lag = asynchronous
+        self._planned = 0
+        """when the coming step was planned: now, or when the step before it began"""
+        self._held = False
+        """whether the coming step was planned before the latest requests ended"""
         self._ready: list[Sequence] = []
         """their tokens have come over the link since the latest step began"""
         self._wake: simpy.Event | None = None
@@ -131,11 +139,17 @@ class Replica:
         self.now = int(env.now)
         while True:
             now = self.now
-            if source.next_ns <= now:
-                self._arrivals(now)
+            planned = self._planned if self._lag else now
+            if source.next_ns <= planned:
+                self._arrivals(planned)
             if self._ready:
                 self._resume()
+            if self._held:
+                state.blocked = True
             plan = schedule(state)
+            if self._held:
+                self._held = state.blocked = False
+                plan.steps = min(plan.steps, 1)
             if self._watch is not None:
                 self._watch(self, plan)
             for seq in plan.admitted:
@@ -148,16 +162,20 @@ class Replica:
                 self.now = now + cost.step(shape)
                 if not alone:
                     yield env.timeout(self.now - now)
+                self._planned = now
                 self._commit_step(plan, shape, tokens, now)
             elif plan.steps:
                 shape, ends = self._stride(plan, now)
                 if not alone:
                     if len(ends) > 1 and (state.loading or (plan.open and source.surprises)):
-                        yield from self._pass_until_woken(ends)
+                        yield from self._pass_until_woken(ends, now)
                     else:
                         yield env.timeout(ends[-1] - now)
                 self.now = ends[-1]
                 self._commit_stride(plan, shape, ends, now)
+                self._planned = ends[-2] if len(ends) > 1 else now
+            elif planned < now:
+                self._planned = now  # nothing to run: plan with all that has come
             elif state.waiting and not plan.admitted and not plan.preempted and not state.running():
                 source.refused(state.waiting.take(), "never_fits")  # alone, and still no room
                 state.blocked = False
@@ -166,7 +184,7 @@ class Replica:
                 if event is None:
                     return
                 yield event
-                self.now = int(env.now)
+                self.now = self._planned = int(env.now)
                 self._sample(self.now - 1)
 
     def _idle(self) -> simpy.Event | None:
@@ -324,7 +342,7 @@ class Replica:
         until = self.source.next_ns if plan.open else NEVER
         steps = plan.steps
         if steps > 1 and until < NEVER:  # a guess at how many reach it: where it is too low, another stride follows
-            steps = min(steps, (until - start) // self._pace + 2)
+            steps = min(steps, max(1, (until - start) // self._pace + 2 + self._lag))
         # what a step copies is paid once, and scores grow with what is attended: such steps go one by one
         if steps == 1 or shape.moved_bytes or (shape.scored and shape.growing[0]):
             ends = [start + cost.step(shape)]
@@ -339,8 +357,15 @@ class Replica:
             ends = (start + cost.decode_run(shape, steps).cumsum()).tolist()
         self._pace = ends[0] - start or 1
         if until < ends[-1]:
-            del ends[bisect_left(ends, until) + 1 :]
+            self._cut(ends, start, until)
         return shape, ends
+
+    def _cut(self, ends: list[int], start: int, arrival: int) -> None:
+        """Keep the steps up to the plan that sees an `arrival`. (What comes over the link counts in the next plan.)"""
+        step = bisect_left(ends, arrival)
+        if self._lag and arrival > start and not self._ready:
+            step += 1
+        del ends[step + 1 :]
 
     def _commit_stride(self, plan: Plan, shape: StepShape, ends: list[int], start: int) -> None:
         """The steps of `_stride` that ended at `ends` have been taken."""
@@ -358,16 +383,18 @@ class Replica:
                 self.kv.advance(steps - plan.taken)
             done = decode.advance(steps)
         if done:
+            if self._lag:
+                self._arrived(start, ends, steps)
             self._finish(list(done), end)
 
-    def _pass_until_woken(self, ends: list[int]) -> Generator[simpy.Event, Any, None]:
+    def _pass_until_woken(self, ends: list[int], start: int) -> Generator[simpy.Event, Any, None]:
         """Let steps that end at `ends` pass. Where something arrives meanwhile the step in flight runs to its end, and
         the rest, which never began, are taken off the list."""
         self._wake = self.env.event()
         yield self.env.timeout(ends[-1] - int(self.env.now)) | self._wake
         now = int(self.env.now)
         if now < ends[-1]:
-            del ends[bisect_left(ends, now) + 1 :]
+            self._cut(ends, start, now)
             yield self.env.timeout(ends[-1] - now)
 
     def _look(self, start: int, ends: list[int], taken: int) -> list[Sequence]:
@@ -381,13 +408,19 @@ class Replica:
                 self.kv.advance(reach - at - taken)
             self.decode.advance(reach - at)
             at, taken = reach, 0
-            before = ends[reach - 2] if reach > 1 else start
-            if self.source.next_ns <= before:
-                self._arrivals(before)
+            self._arrived(start, ends, reach)
             self._sample(ends[reach - 1])
         if steps > at + taken:
             self.kv.advance(steps - at - taken)
         return self.decode.advance(steps - at)
+
+    def _arrived(self, start: int, ends: list[int], step: int) -> None:
+        """Queue what had come when the `step`-th of the steps from `start` on that end at `ends` was planned."""
+        if self._lag:
+            step -= 1
+        planned = ends[step - 2] if step > 1 else start if step == 1 else self._planned
+        if self.source.next_ns <= planned:
+            self._arrivals(planned)
 
     # -- results ----------------------------------------------------------------------------------------------------
 
@@ -407,6 +440,7 @@ class Replica:
             self.record.complete(seq, now, self.index)
             self.source.ended(seq, now)
         state.blocked = False
+        self._held = self._lag and bool(state.waiting)
 
     # -- what a cluster asks ------------------------------------------------------------------------------------------
 

@@ -112,8 +112,11 @@ def first_guess(trace: Trace, setup: Setup, cost: CostModel) -> int:
 
 
 def largest(rate: Rate, start: int, first_step: int = 8) -> int | None:
-    """The largest index that is held next to one that is not; None where none is. Gallops away from `start` with
-    doubling steps until it has both, then halves what lies between."""
+    """The largest index found that is held, as is the one below it, next to one that is not; None where none is.
+    Gallops away from `start` with doubling steps until it has both, then halves what lies between.
+
+    Near a limit chance decides (arrivals fall on other steps at every rate), so a rate may be held above one that is
+    not: such an answer would not stand, and the search goes down to one that does."""
     step = first_step
     if rate(start).point.held:
         low, high = start, start + step
@@ -135,4 +138,8 @@ def largest(rate: Rate, start: int, first_step: int = 8) -> int | None:
             low = middle
         else:
             high = middle
+    while not (rate(low).point.held and rate(low - 1).point.held):
+        if start - low >= LOWEST:
+            return None
+        low -= 1
     return low

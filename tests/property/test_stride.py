@@ -143,12 +143,13 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
         if name in RETENTIONS:
             cap = parse_retention(RETENTIONS[name]).cap
             windows = tuple(min(w or cap, cap) for w in windows)
+        asynchronous = rng.random() < 0.4
         runs = {}
         for stride in (1, 7, NEVER):
             kv = layout(name, tokens, longest)
             record = replay(trace, scheduler=SCHEDULERS.get(scheduler)(), limits=limits, kv=kv, cost=LinearCost(),
                             windows=windows, chains=chains.__getitem__, max_stride=stride, tier=TIER,
-                            forks=name.startswith("forks"))
+                            asynchronous=asynchronous, forks=name.startswith("forks"))
             kv.check()
             runs[stride] = facts(record)
             check_gaps(trace, record)
