@@ -125,30 +125,6 @@ def scatter(measured: Sequence[float], predicted: Sequence[float]) -> str:
                      "predicted over measured")
 
 
-def curves(series: dict[str, Points]) -> str:
-    """Lines on linear axes from zero."""
-    most_x, most_y = (max(max(getattr(line, axis)) for line in series.values()) for axis in ("x", "y"))
-    left, bottom, width, height = 62, 34, 1040, 360
-
-    def at(x: float, y: float) -> str:
-        px, py = left + x / most_x * (width - left - 16), height - bottom - y / most_y * (height - bottom - 14)
-        return f"{px:.1f} {py:.1f}"
-
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="lines">']
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        y = height - bottom - share * (height - bottom - 14)
-        x = left + share * (width - left - 16)
-        parts.append(f'<path class="grid" d="M{left} {y:.1f}H{width - 16}"/><text x="{left - 6}" y="{y + 4:.1f}" '
-                     f'text-anchor="end">{share * most_y:.3g}</text>'
-                     f'<text x="{x:.1f}" y="{height - 14}" text-anchor="middle">{share * most_x:.0f}</text>')
-    for i, (name, line) in enumerate(series.items()):
-        path = "L".join(at(x, y) for x, y in zip(line.x, line.y, strict=True))
-        parts.append(f'<path d="M{path}" fill="none" stroke="var(--c{i})" stroke-width="2"/>'
-                     f'<circle cx="{left + 16}" cy="{24 + 17 * i}" r="4.5" fill="var(--c{i})"/>'
-                     f'<text x="{left + 26}" y="{28 + 17 * i}">{escape(name)}</text>')
-    return "".join([*parts, "</svg>"])
-
-
 def race(series: dict[str, Sequence[float]], mark: float, note: str) -> str:
     """Seconds over 1, 2, 3, … tokens, a line a series, and a vertical line at `mark` that says `note`."""
     longest = max(map(len, series.values()))

@@ -17,7 +17,7 @@ from kvsim.device import DeviceProfile
 from kvsim.device.dtypes import element_bytes
 from kvsim_calibration.evaluate import attention_key, groups, moe_key
 from kvsim_calibration.generation import Generation
-from kvsim_calibration.plots import Points, curves, race, residuals, roofline, scatter
+from kvsim_calibration.plots import Points, race, residuals, roofline, scatter
 from kvsim_calibration.rows import KEYS, POINTS
 from kvsim_calibration.show import lines, name_parts
 
@@ -39,11 +39,10 @@ def write_report(
     body = [_head(profile), _table(profile)]
     if data:
         tried = list(_tried(profile, data))
-        body += _own(profile, data)
-        body += [_roofline(profile, tried), *(_group(name, rows) for name, rows in tried)]
+        body += [_roofline(profile, tried), *_beside(profile, data), *(_group(name, rows) for name, rows in tried)]
     else:
-        body.append("<p class=note>Pass <code>--data</code> with the folder of the published tables, or the raw rows, to see "
-                    "the roofline and measured against predicted: a profile holds curves, not rows.</p>")
+        body.append("<p class=note>Pass <code>--data</code> with the folder of the published tables, or the raw rows, "
+                    "to see the roofline and measured against predicted: a profile holds curves, not rows.</p>")
     if generation:
         body.append(_generation(generation))
     body.append(_sources(profile))
@@ -66,31 +65,21 @@ def _tried(profile: DeviceProfile, data: str) -> Iterator[tuple[str, pl.DataFram
                     yield group.name, frame
 
 
-def _own(profile: DeviceProfile, data: str) -> Iterator[str]:
-    """What only raw rows of `kvsim calibrate` show: generation with and without a cache, ours beside published curves."""
-    if profile.tier != "measured":
-        return
+def _beside(profile: DeviceProfile, data: str) -> Iterator[str]:
+    """Our own measurements beside the published curves of the same card."""
     from kvsim_calibration.backends.beside import compared, published
-    from kvsim_calibration.backends.generation import generation
-    from kvsim_calibration.sources import raw_rows
+    from kvsim_calibration.sources import read_again
 
-    for store, rows in raw_rows(profile, data):
-        if found := generation(store):
-            series = {name: Points(found.lengths[::4].tolist(), seconds[::4].tolist())
-                      for name, seconds in (("without a cache", found.uncached), ("with a paged cache", found.cached))}
-            final = found.uncached[-1] / found.cached[-1]
-            yield (f"<h2>Generating with and without a cache <small>measured</small></h2><figure>{curves(series)}"
-                   "<figcaption>seconds to generate all tokens up to a length, one sequence, a few layers; without a "
-                   f"cache every token computes the whole sequence again. With it a token is cheaper from "
-                   f"{found.crossover:.0f} tokens on; at {found.lengths[-1]:.0f} tokens all of them together took "
-                   f"{final:.1f} × less.</figcaption></figure>")
-        if known := published(profile):
-            cells = "".join(
-                f"<tr><td>{TITLES[line['curve']]}<td>{line['dtype']}<td>{line['points']:,}<td>{line['median']:.2f}"
-                f"<td>{line['p10']:.2f}<td>{line['p90']:.2f}</tr>" for line in compared(rows, known))
-            yield ("<h2>Our kernels beside the published curves of this card</h2><div class=wide><table><tr><th>curve"
-                   f"<th>dtype<th>points<th>median<th>p10<th>p90</tr>{cells}</table></div><p class=note>Our time ÷ the "
-                   f"time that the profile {escape(known.id)} predicts; below 1 ours is faster.</p>")
+    known = published(profile)
+    if known is None:
+        return
+    for rows in read_again(profile, data).values():
+        cells = "".join(
+            f"<tr><td>{TITLES[line['curve']]}<td>{line['dtype']}<td>{line['points']:,}<td>{line['median']:.2f}"
+            f"<td>{line['p10']:.2f}<td>{line['p90']:.2f}</tr>" for line in compared(rows, known))
+        yield ("<h2>Our kernels beside the published curves of this card</h2><div class=wide><table><tr><th>curve"
+               f"<th>dtype<th>points<th>median<th>p10<th>p90</tr>{cells}</table></div><p class=note>Our time ÷ the "
+               f"time that the profile {escape(known.id)} predicts; below 1 ours is faster.</p>")
 
 
 def _head(profile: DeviceProfile) -> str:

@@ -64,7 +64,7 @@ class Instant:
 
 def test_the_grid_holds_every_family_and_comes_coarse_first(grid: list[Case]) -> None:
     families = {case.family for case in grid}
-    assert families == {"ceiling", "decode", "prefill", "mixed", "linear", "memory", "layer"}
+    assert families == {"ceiling", "decode", "prefill", "mixed", "linear", "memory", "step"}
     assert [case.level for case in grid] == sorted(case.level for case in grid)
     assert {case.family for case in grid if case.level == 0} == {"ceiling", "decode", "prefill", "linear", "memory"}
     assert len({case.name for case in grid}) == len(grid)
@@ -104,7 +104,7 @@ def test_every_kind_of_case_runs_on_this_cpu(grid: list[Case], monkeypatch: pyte
     kinds: dict[tuple[Any, ...], Case] = {}
     for case in grid:
         v = case.values
-        kinds[case.family, v.get("op"), v.get("kv_dtype"), v.get("block_size"), v.get("what"), v.get("how")] = case
+        kinds[case.family, v.get("op"), v.get("kv_dtype"), v.get("block_size"), v.get("what")] = case
     unequal = {"heads": 4, "kv_heads": 2, "head_dim": 16, "kv_dtype": "fp32", "window": 0, "block_size": 16,
                "tokens": 0, "context": 0, "n": 3, "mean": 20, "longest": 40}
     for case in (*kinds.values(), Case("skew", unequal)):
@@ -208,6 +208,53 @@ def test_facts_of_an_unknown_device_are_its_ceilings() -> None:
     assert (facts.bandwidth, facts.flops, facts.sms) == (3e10, {"fp32": 1e11, "bf16": 1e11}, 2)
     with pytest.raises(InputError, match="--resume"):
         machine.facts(about, {"read": 2e10})
+
+
+@pytest.fixture
+def cuda_on_cpu() -> Any:
+    """The `cuda` backend on the kernels' CPU runner, timed by the host's clock."""
+    from kvsim_kernels import host
+
+    try:
+        host.compiler()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    from kvsim_calibration.backends.cudarun import CudaRun
+
+    def once(launches: Any) -> Timing:
+        for launch in launches:
+            launch()
+        return Timing(1.0, 1.0, 1.0, 1)
+
+    return CudaRun(torch.device("cpu"), "bf16", 1, 1 << 24, once)
+
+
+KEY = {"heads": 4, "kv_heads": 1, "head_dim": 64, "window": 0}
+CUDA_CASES = [
+    Case("decode", {**KEY, "kv_dtype": "bf16", "block_size": 0, "n": 2, "length": 33}),
+    Case("decode", {**KEY, "kv_dtype": "int8", "block_size": 16, "n": 1, "length": 20}),
+    Case("prefill", {**KEY, "kv_dtype": "bf16", "block_size": 16, "chunks": 1, "tokens": 8, "context": 24}),
+    Case("mixed", {**KEY, "kv_dtype": "bf16", "block_size": 16, "tokens": 8, "context": 0, "n": 2, "attended": 20}),
+    Case("skew", {**KEY, "kv_dtype": "bf16", "block_size": 16, "tokens": 0, "context": 0, "n": 3, "mean": 20,
+                  "longest": 40}),
+    Case("memory", {"op": "append", "dtype": "bf16", "bytes": 1, "m": 3, **KEY, "block_size": 16}),
+    Case("memory", {"op": "score", "dtype": "bf16", "bytes": 1, "m": 40, **KEY}),
+    Case("memory", {"op": "copy", "dtype": "bf16", "bytes": 1, "m": 2, **KEY, "what": "blocks"}),
+    Case("memory", {"op": "copy", "dtype": "bf16", "bytes": 1, "m": 1, **KEY, "what": "compact"}),
+    Case("memory", {"op": "act", "dtype": "bf16", "bytes": 1, "m": 2, "inter": 16}),
+    Case("linear", {"dtype": "bf16", "n": 16, "k": 32, "m": 3}),
+]
+
+
+@pytest.mark.parametrize("case", CUDA_CASES, ids=lambda case: case.name)
+def test_the_cuda_backend_times_kernels_whose_results_are_right(cuda_on_cpu: Any, case: Case) -> None:
+    assert set(cuda_on_cpu.time(case)) == ({"ns", "ns_mean", "ns_longest"} if case.family == "skew" else {"ns"})
+
+
+def test_a_launch_that_computes_something_else_is_no_measurement(cuda_on_cpu: Any) -> None:
+    cuda_on_cpu.timer = lambda launches: Timing(1.0, 1.0, 1.0, 1)  # nothing is launched: outputs stay poisoned
+    with pytest.raises(RuntimeError, match="wrong result"):
+        cuda_on_cpu.time(CUDA_CASES[0])
 
 
 def arguments(config: Path, out: Path, *more: str) -> list[str]:

@@ -1,7 +1,7 @@
 """What is timed: a kernel and a place on its curve, by the column names of `rows`.
 
-Families beside those of `rows`: `ceiling` (read, copy, gemm, launch: what the device can do at best) and `layer`
-(a step of a few whole layers, with and without a cache). Memory rows carry the shape that their bytes come from."""
+Families beside those of `rows`: `ceiling` (read, copy, gemm, launch: what the device can do at best) and `step`
+(decode steps of a few whole layers). Memory rows carry the shape that their bytes come from."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The subjects (buffers, launch, comparison with float64) are those of the kernels' own benchmark: a launch whose result
 is wrong is no measurement. What torch computes in the model (linear layers, norms, …) is timed as in `torchrun`, in
-graphs too; whole layers and copies between devices run without a graph, with the host's time in them."""
+graphs too; whole steps and copies between devices run without a graph, with the host's time in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kvsim_calibration.backends.torchrun import TorchRun
 Timer = Callable[[Sequence[Launch]], Timing]
 WRONG = 1e-2
 """relative error from which a result is wrong, whatever the format"""
-UNGRAPHED = ("layer", "collective", "ceiling")
+UNGRAPHED = ("step", "collective", "ceiling")
 
 
 def graphs(launches: Sequence[Launch]) -> Timing:

@@ -76,7 +76,7 @@ def _of(model: ModelSpec, size: Size) -> Iterator[Case]:
             yield from _linear(op.n, op.k, dtype, size.batch if op is ops.head else size.chunk + size.batch,
                                coarse_at=2 if index else 0)
     yield from _elementwise(model, size)
-    yield from _layer(model, size)
+    yield from _steps(model, size)
     if size.devices > 1:
         for bytes_ in ladder(ACTIVATION_BYTES * model.hidden, ACTIVATION_BYTES * model.hidden * size.chunk, 4):
             yield Case("collective", {"gpus": size.devices, "bytes": bytes_}, 1)
@@ -220,14 +220,16 @@ def _elementwise(model: ModelSpec, size: Size) -> Iterator[Case]:
             yield Case("memory", {"op": op, "dtype": "bf16", "bytes": round(m * bytes_), "m": m, **shapes[op]}, level)
 
 
-def _layer(model: ModelSpec, size: Size) -> Iterator[Case]:
-    """The next token of one sequence by one layer, with and without its cache."""
+def _steps(model: ModelSpec, size: Size) -> Iterator[Case]:
+    """Decode steps of a few whole layers: what they take beyond the sum of their kernels is the host's."""
     group = model.attention_groups[0]
+    if not model.gated or model.moe or group.latent or group.window:  # not the architecture that the engine runs
+        return
     shape: dict[str, Any] = {"hidden": model.hidden, "heads": group.heads, "kv_heads": group.kv_heads,
                              "head_dim": group.head_dim, "inter": model.inter, "dtype": size.dtypes[0]}
-    for level, length in _levels(16, min(size.context, 2 * size.chunk), first=1):
-        for how in ("cached", "uncached"):
-            yield Case("layer", {"how": how, "length": length, **shape}, level)
+    for n in ladder(1, size.batch, 4):
+        for length in ladder(64, min(size.context, 1024), 4):
+            yield Case("step", {"n": n, "length": length, **shape}, 1)
 
 
 def _ceilings(size: Size) -> Iterator[Case]:

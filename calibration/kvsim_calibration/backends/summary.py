@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kvsim.commands.output import show, show_json
 from kvsim.device import DeviceProfile
 from kvsim_calibration import show as view
-from kvsim_calibration.backends import measured
+from kvsim_calibration.backends import beside, measured
+from kvsim_calibration.backends.hosttime import host_time
 from kvsim_calibration.backends.session import Outcome
 from kvsim_calibration.backends.store import Store
 from kvsim_calibration.evaluate import attention_key
@@ -19,15 +21,26 @@ def report(profile: DeviceProfile, store: Store, outcome: Outcome | None, out: P
     spread, ceilings = measured.spread(store.rows), measured.ceilings(store)
     speeds = achieved(store, ceilings)
     failed = len({row["case"] for row in store.rows if "failed" in row})
+    known = beside.published(profile)
+    ours = beside.compared(measured.rows_of(store), known) if known else []
+    host = host_time(profile, store)
     if as_json:
         show_json({**view.as_json(profile), "profile": str(out), "rows": str(store.path), "ceilings": ceilings,
                    "achieved": speeds, "spread": {"samples": spread.samples, "visits": spread.visits},
+                   "beside": {"published": known.id, "curves": ours} if known else None,
+                   "host": asdict(host) if host else None,
                    "raw_rows": len(store.rows), "failed": failed, "left": outcome.left if outcome else None})
         return
     view.print_table(profile)
     show(_table(speeds, ceilings))
     between = "" if spread.visits is None else f", visits to a case by {100 * spread.visits:.1f} %"
     show(f"samples of a visit differ by {100 * spread.samples:.1f} %{between}")
+    if host:
+        show(f"{host.steps} whole decode steps took {100 * host.share:+.0f} % of the sum of their kernels (median), "
+             f"{host.ns_per_layer / 1e3:+.0f} µs a layer: an engine's constants, in no curve")
+    for line in ours:
+        show(f"{line['curve']} {line['dtype']}: our time is {line['median']:.2f} × that of the published profile "
+             f"({line['p10']:.2f} to {line['p90']:.2f} in 80 % of {line['points']} points)")
     if failed:
         show(f"{failed} cases did not run on this device: the raw rows say why")
     if outcome and outcome.left:

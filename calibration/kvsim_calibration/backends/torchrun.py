@@ -17,7 +17,7 @@ from kvsim_calibration.backends.arena import Arena, fill
 from kvsim_calibration.backends.cases import Case, Values
 from kvsim_calibration.backends.clock import Launch, Timing, timed
 from kvsim_calibration.engine import ops
-from kvsim_calibration.engine.caches import Batch, Contiguous, Paged, PerSequence, Rows, Store, Uncached
+from kvsim_calibration.engine.caches import Batch, Contiguous, Paged, PerSequence, Rows, Store
 from kvsim_calibration.engine.caches.store import Format
 from kvsim_calibration.engine.model import Dims, Llama
 
@@ -25,8 +25,8 @@ Tensor = torch.Tensor
 Launches = dict[str, list[Launch]]
 """column of a raw row → launches, one a buffer set"""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LAYERS = 4
-"""of the small model whose layer is timed as a whole"""
+LAYERS, VOCABULARY = 4, 16
+"""of the small model whose steps are timed as a whole"""
 MOST_SETS = 64
 
 
@@ -248,20 +248,19 @@ def _ceiling(run: TorchRun, v: Values) -> Launches:
     return {"ns": [lambda: target.copy_(source)]}
 
 
-def _layer(run: TorchRun, v: Values) -> Launches:
-    """The next token of one sequence by LAYERS layers, of a model whose small vocabulary costs nothing."""
-    dims = Dims(LAYERS, v["hidden"], v["heads"], v["kv_heads"], v["head_dim"], v["inter"], vocab=16, tied=True)
-    model = Llama.random(dims, 0, run.main, str(run.device))
-    length, dtype = v["length"], run.main
-    if v["how"] == "uncached":
-        tokens, whole = torch.zeros(length, dtype=torch.long, device=run.device), Batch([0], [length], [0])
-        return {"ns": [lambda: model(tokens, whole, Uncached())]}
-    token, step = torch.zeros(1, dtype=torch.long, device=run.device), Batch([0], [1], [length - 1])
-    tables = {0: list(range(-(-length // 16)))}
-    cache = Paged(Rows(LAYERS, dims.kv_heads, dims.head_dim, dtype, run.device), len(tables[0]), 16, tables)
+def _step(run: TorchRun, v: Values) -> Launches:
+    """A decode step of LAYERS layers, of a model whose small vocabulary costs nothing."""
+    n, length = v["n"], v["length"]
+    dims = Dims(LAYERS, v["hidden"], v["heads"], v["kv_heads"], v["head_dim"], v["inter"], vocab=VOCABULARY, tied=True)
+    weights = {name: run.normal(*shape) for name, shape in dims.shapes().items()}
+    blocks = -(-length // 16)
+    tables = {s: list(range(s * blocks, (s + 1) * blocks)) for s in range(n)}
+    cache = Paged(Rows(LAYERS, dims.kv_heads, dims.head_dim, run.main, run.device), n * blocks, 16, tables)
     for tensor in (*cache.store.keys, *cache.store.values):
         fill(tensor.flatten())
-    return {"ns": [lambda: model(token, step, cache)]}
+    model, tokens = Llama(dims, weights), torch.zeros(n, dtype=torch.long, device=run.device)
+    step = Batch(list(range(n)), [1] * n, [length - 1] * n)
+    return {"ns": [lambda: model(tokens, step, cache)]}
 
 
 def all_reduce(run: TorchRun, v: Values) -> Launches:
@@ -272,5 +271,5 @@ def all_reduce(run: TorchRun, v: Values) -> Launches:
 
 _PREPARE: dict[str, Callable[[TorchRun, Values], Launches]] = {
     "decode": _decode, "prefill": _prefill, "mixed": _mixed, "skew": _skew, "linear": _linear, "memory": _memory,
-    "ceiling": _ceiling, "layer": _layer, "collective": all_reduce,
+    "ceiling": _ceiling, "step": _step, "collective": all_reduce,
 }

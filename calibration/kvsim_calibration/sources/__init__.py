@@ -4,11 +4,15 @@ raw rows of our own calibrations."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvsim.device import DeviceProfile
 from kvsim.errors import InputError
 from kvsim_calibration.rows import Rows
 from kvsim_calibration.sources import aiconfigurator, llmservingsim, vidur
+
+if TYPE_CHECKING:
+    from kvsim_calibration.backends.store import Store
 
 PUBLISHED = ("aic", "lss", "vidur")
 MEASURED = ("cuda", "torch")
@@ -28,8 +32,13 @@ def read(tag: str, where: str, profile: DeviceProfile) -> list[Rows]:
 
 
 def _measured(tag: str, where: str) -> list[Rows]:
+    from kvsim_calibration.backends.measured import rows_of
+
+    return rows_of(_store(tag, where))
+
+
+def _store(tag: str, where: str) -> Store:
     """Raw rows of the backend `tag`: a file, or the only one of a folder."""
-    from kvsim_calibration.backends import measured
     from kvsim_calibration.backends.store import Store
 
     path = Path(where)
@@ -38,7 +47,7 @@ def _measured(tag: str, where: str) -> list[Rows]:
     if len(stores) != 1:
         raise InputError(f"{where} holds {len(stores)} files of raw rows of the backend {tag}: name the one that the "
                          "profile was fitted to")
-    return measured.rows_of(stores[0])
+    return stores[0]
 
 
 def read_again(profile: DeviceProfile, where: str) -> dict[str, list[Rows]]:

@@ -1,10 +1,13 @@
-"""`gpu`, what `make gpu` runs: compile, check every kernel on the device, benchmark. Resumable; few small files."""
+"""`gpu`, what `make gpu` runs: compile, check every kernel on the device, benchmark, calibrate. Resumable; few small
+files."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +21,11 @@ from ..speed.points import points
 from ..speed.record import Record, environment
 from .bench import bench, gpu
 
+CALIBRATION = 0.55
+"""share of the time left after the checks that the calibration gets"""
+FIT_SECONDS = 25
+"""that its start and its fit take"""
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("kernel-gpu"), help="folder of results; default: %(default)s")
@@ -25,14 +33,16 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Exit code 0 if every kernel is right. Writes check.jsonl, bench.jsonl and bench.md."""
+    """Exit code 0 if every kernel is right. Writes check.jsonl, bench.jsonl, bench.md, and what `calibrated` does."""
     device = gpu()
     end = time.monotonic() + asked.minutes * 60
     with torch.cuda.device(device), torch.inference_mode():
         compiled(device)
         wrong = check(device, Record(asked.out / "check.jsonl", environment(device)), end)
-        failed = bench(device, asked.out / "bench.jsonl", end - time.monotonic(), "", as_json=False)
+        left = end - time.monotonic()
+        failed = bench(device, asked.out / "bench.jsonl", left * (1 - CALIBRATION), "", as_json=False)
         write_table(device, asked.out)
+    calibrated(device, asked.out, end - time.monotonic() - FIT_SECONDS)
     return 1 if wrong or failed else 0
 
 
@@ -47,6 +57,17 @@ def compiled(device: torch.device) -> None:
         ]
     broken = sum(job.exception() is not None for job in jobs)
     print(f"{len(jobs)} kernels compiled for sm_{major}{minor}, {broken} failed", file=sys.stderr, flush=True)
+
+
+def calibrated(device: torch.device, out: Path, seconds: float) -> None:
+    """Raw rows and a profile of tier `measured`, by kvsim_calibration where that can be imported: in a process of its
+    own, which starts with free memory."""
+    command = [sys.executable, "-m", "kvsim_calibration", "--device", f"cuda:{device.index or 0}", "--backend", "cuda",
+               "--budget", f"{max(0, int(seconds))}s", "--out", str(out / "profile.json"), "--resume"]
+    if importlib.util.find_spec("kvsim_calibration") is None:
+        print("kvsim_calibration can't be imported here: no profile is made", file=sys.stderr, flush=True)
+    elif subprocess.run(command).returncode:
+        print("no profile was made: see above", file=sys.stderr, flush=True)
 
 
 def check(device: torch.device, record: Record, end: float) -> int:
