@@ -1,4 +1,4 @@
-"""What cache policies cost in quality, as measured on one small model; made by `kvsim accuracy --out` (docs/accuracy.md).
+"""What cache policies cost in quality, as measured on one small model by `kvsim accuracy` (docs/accuracy.md).
 
 It holds for that model and text and is no promise for others: a larger model has more to lose or more to spare.
 Published results for other models stand beside it.
@@ -21,7 +21,7 @@ _UNQUANTIZED = ("auto", "bf16", "fp16", "fp32")
 
 @cache
 def accuracy_table() -> dict[str, Any]:
-    """The shipped measurement: `model`, `weights`, `text`, `prompt_tokens`, `decoded_tokens`, … say what it was made on,
+    """The shipped measurement: `model`, `weights`, `text`, `prompt_tokens`, `decoded_tokens`, … say on what,
     `results` is a row a policy (keys: kvsim_calibration.accuracy.summary), the full bf16 cache first, `published` what
     others report for other models.
     """
@@ -49,6 +49,8 @@ def _kind(policy: Mapping[str, Any]) -> tuple[str, str]:
 
 def _retention(text: str) -> str:
     """`"window:sinks=4,recent=508"` or `"Window(sinks=4, recent=508)"` → `"window with sinks"`."""
+    if text.lower().startswith("full"):
+        return "full"
     name, _, values = text.replace("(", ":").replace(")", "").replace(" ", "").partition(":")
     spelled = {"HeavyHitter": "heavy_hitter"}.get(name, name.lower())
     try:

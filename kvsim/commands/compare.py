@@ -60,9 +60,13 @@ def command(
     if as_json:
         show_json({"runs": {name: result.summary for name, result in runs.items()}})
     else:
+        from kvsim.report.quality import beside
         from kvsim.report.side_by_side import side_by_side
 
         show(side_by_side(runs))
+        if quality := beside(runs):
+            show("")
+            show(quality)
         if html:
             show(f"\nReport: {html}")
 

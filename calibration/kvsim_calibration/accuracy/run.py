@@ -18,20 +18,25 @@ from kvsim_calibration.accuracy.weights import Loaded
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured: `chunks` texts of `prompt` prefilled and `steps` decoded tokens, `needles` a depth."""
+    """How much is measured: `chunks` texts of `context` tokens, the last quarter decoded, and `needles` a depth."""
 
     chunks: int
-    prompt: int
-    steps: int
+    context: int
     needles: int
 
     @property
-    def context(self) -> int:
-        return self.prompt + self.steps
+    def steps(self) -> int:
+        """Decoded, and scored, tokens."""
+        return self.context // 4
+
+    @property
+    def prompt(self) -> int:
+        """Prefilled tokens."""
+        return self.context - self.steps
 
 
-FULL = Size(12, 1536, 512, 3)
-QUICK = Size(2, 384, 128, 1)
+FULL = Size(chunks=12, context=2048, needles=3)
+QUICK = Size(chunks=2, context=512, needles=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ def items(loaded: Loaded, text: str, size: Size) -> list[Item]:
     """The texts, then the needles. Raises InputError where the model or the text is too short."""
     if loaded.max_len < size.context:
         raise InputError(f"{loaded.name} takes {loaded.max_len:,} tokens; this measurement needs {size.context:,} "
-                         "(--quick needs fewer)")  # fmt: skip
+                         "(--context N needs fewer)")  # fmt: skip
     tokens = loaded.tokenizer.encode(text)
     texts = chunks(tokens, size.chunks, size.context + 1)
     hidden = needles(loaded.tokenizer, tokens, size.needles, size.prompt)

