@@ -361,6 +361,7 @@ def test_without_the_package_one_sentence_says_what_to_install(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # 40 s of CPU, and a busy machine is no failure
 def test_quick_on_smollm2(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                           capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
