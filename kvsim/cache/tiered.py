@@ -67,14 +67,13 @@ class Tiered(Allocator):
 
     def _evicted(self, id: int, first: int, last: int) -> None:
         """Blocks [first, last) of a content leave the device: they go out unless they are out already."""
-        new = 0
+        blocks = self._blocks
+        before = len(blocks)
         for block in range(first, last):
             key = (id, block)
-            if key in self._blocks:
-                self._blocks.move_to_end(key)
-            else:
-                self._blocks[key] = None
-                new += 1
+            blocks[key] = None
+            blocks.move_to_end(key)
+        new = len(blocks) - before
         if new:
             self._send(new * self.block_bytes)
             self._make_room(0)
@@ -85,10 +84,13 @@ class Tiered(Allocator):
 
     def _make_room(self, size: int) -> bool:
         """Drop the prefix blocks unused for longest until `size` more fit."""
-        while self.host_bytes() + size > self.tier.bytes and self._blocks:
-            self._blocks.popitem(last=False)
-            self.dropped_bytes += self.block_bytes
-        return self.host_bytes() + size <= self.tier.bytes
+        blocks = self._blocks
+        over = self._swapped_bytes + len(blocks) * self.block_bytes + size - self.tier.bytes
+        drop = min(len(blocks), -(-over // self.block_bytes)) if over > 0 else 0
+        for _ in range(drop):
+            blocks.popitem(last=False)
+        self.dropped_bytes += drop * self.block_bytes
+        return over <= drop * self.block_bytes
 
     def preempting(self, seq: Sequence, tokens: int) -> None:
         size = self._held(tokens)
@@ -182,8 +184,6 @@ class Tiered(Allocator):
         self.inner.leave(seq)
 
     def horizon(self, limit: int) -> int:
-        if self.inner.demand(limit) > self.inner.plain_free():
-            limit = min(limit, 1)  # something may be evicted, and goes out when its step does
         return self.inner.horizon(limit)
 
     def advance(self, steps: int) -> None:

@@ -1,9 +1,12 @@
-"""A link as a SimPy resource: one transfer at a time, first come first served."""
+"""A link on the clock: one transfer at a time, first come first served.
+
+First come first served with one lane needs no queue: a transfer begins when it is asked for or when the one before it
+has ended, so only what somebody waits for is an event.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
 
 import simpy
 
@@ -16,18 +19,15 @@ class Link:
     def __init__(self, env: simpy.Environment, tier: Tier) -> None:
         self._env = env
         self._tier = tier
-        self._lane = simpy.Resource(env)
+        self._free_ns = 0
+        """when the last transfer ends"""
         self.busy_ns = 0
 
-    def send(self, size: int, arrived: Callable[[], None] | None) -> None:
-        """Queue `size` bytes; `arrived` is called when they are over."""
-        self._env.process(self._transfer(size, arrived))
-
-    def _transfer(self, size: int, arrived: Callable[[], None] | None) -> Generator[simpy.Event, Any, None]:
-        with self._lane.request() as lane:
-            yield lane
-            time = self._tier.transfer_ns(size)
-            yield self._env.timeout(time)
-            self.busy_ns += time
+    def send(self, size: int, at: int, arrived: Callable[[], None] | None) -> None:
+        """Queue `size` bytes at time `at`, not before any that were queued; `arrived` is called when they are over."""
+        time = self._tier.transfer_ns(size)
+        self.busy_ns += time
+        self._free_ns = max(at, self._free_ns) + time
         if arrived is not None:
-            arrived()
+            over = self._env.timeout(self._free_ns - int(self._env.now))
+            over.callbacks.append(lambda _: arrived())

@@ -155,8 +155,7 @@ class Replica:
             for seq in plan.admitted:
                 record.admit(seq, now)
             if self._transfers:
-                for transfer in self.kv.take_transfers():
-                    self.link.send(transfer.bytes, self._arrival_of(transfer.seq))
+                self._send(now)
             if plan.chunks or (plan.steps and not chunkable):
                 shape, tokens = self._one_step(plan)
                 self.now = now + cost.step(shape)
@@ -197,6 +196,21 @@ class Replica:
         return known | self._wake if known else self._wake
 
     # -- a second tier ----------------------------------------------------------------------------------------------
+
+    def _send(self, now: int) -> None:
+        for transfer in self.kv.take_transfers():
+            self.link.send(transfer.bytes, now, self._arrival_of(transfer.seq))
+
+    def _advance(self, ends: list[int], at: int, steps: int) -> None:
+        """The cache takes `steps` steps from the `at`-th on of those that end at `ends`. What a step sends over the
+        link leaves when it ends (the last one's with the next plan)."""
+        if not self._transfers:
+            self.kv.advance(steps)
+            return
+        for step in range(at, at + steps):
+            self.kv.advance(1)
+            if step + 1 < len(ends):
+                self._send(ends[step])
 
     def _arrival_of(self, seq: Sequence | None) -> Callable[[], None] | None:
         """What to do when a transfer is over."""
@@ -380,7 +394,7 @@ class Replica:
             done = self._look(start, ends, plan.taken)
         else:
             if steps > plan.taken:
-                self.kv.advance(steps - plan.taken)
+                self._advance(ends, plan.taken, steps - plan.taken)
             done = decode.advance(steps)
         if done:
             if self._lag:
@@ -405,13 +419,13 @@ class Replica:
         while record.next_sample <= ends[-1]:
             reach = bisect_left(ends, record.next_sample) + 1
             if reach > at + taken:
-                self.kv.advance(reach - at - taken)
+                self._advance(ends, at + taken, reach - at - taken)
             self.decode.advance(reach - at)
             at, taken = reach, 0
             self._arrived(start, ends, reach)
             self._sample(ends[reach - 1])
         if steps > at + taken:
-            self.kv.advance(steps - at - taken)
+            self._advance(ends, at + taken, steps - at - taken)
         return self.decode.advance(steps - at)
 
     def _arrived(self, start: int, ends: list[int], step: int) -> None:
