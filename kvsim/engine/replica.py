@@ -102,8 +102,7 @@ class Replica:
     ) -> None:
         """`windows`: tokens that each group of layers attends (0: all). `asynchronous`: a step is planned while the one
         before it runs, so that whoever arrives meanwhile, or waits for what that step frees, acts one step later (vLLM
-        from 0.19 on); no step waits for the host to plan it, which is in the engine profile. `watch` sees every plan before its time
-        passes (for recordings; it needs max_stride = 1)."""
+        from 0.19 on). `watch` sees every plan before its time passes (for recordings; it needs max_stride = 1)."""
         self.env = env
         self.scheduler = scheduler
         self.kv = kv
