@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvsim_calibration.engine.blocks import BlockPool  # noqa: E402
-from kvsim_calibration.engine.caches import Batch, Contiguous, HeavyHitter, Rows, Uncached, Window  # noqa: E402
+from kvsim_calibration.engine.caches import Batch, Contiguous, HeavyHitter, Paged, Rows, Uncached, Window  # noqa: E402
+from kvsim_calibration.engine.caches.kernels import KernelPaged  # noqa: E402
 from kvsim_calibration.engine.caches.store import numbers, quantize  # noqa: E402
 from kvsim_calibration.engine.model import Dims, Llama  # noqa: E402
 from kvsim_kernels.reference import quantize as reference  # noqa: E402
@@ -141,6 +143,26 @@ def test_heavy_hitters_are_those_of_the_reference():
         for head in range(DIMS.kv_heads):
             expected = whole.store.keys[layer][0, stay[head], head]
             assert torch.equal(cache.store.keys[layer][0, :12, head], expected)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the CPU by g++")
+@pytest.mark.parametrize("format", ["plain", "int8"])
+def test_the_kernels_attend_what_torch_attends(format):
+    """The adapter of GPUs, its kernels on the CPU: chunks, decodes and both in one step."""
+    generator = torch.Generator().manual_seed(1)
+    kept = Rows(1, 2, 64, torch.bfloat16, torch.device("cpu"))
+    tables = {0: [4, 1, 3], 7: [0, 2]}
+    caches = [kind(kept, 5, 16, tables, format) for kind in (Paged, KernelPaged)]
+    for batch in (Batch([0, 7], [33, 5], [0, 0]), Batch([0, 7], [1, 9], [33, 5]), Batch([7, 0], [1, 1], [14, 34])):
+        q = torch.randn(batch.tokens, 4, 64, generator=generator).bfloat16()
+        k, v = torch.randn(2, batch.tokens, 2, 64, generator=generator).bfloat16()
+        out = []
+        for cache in caches:
+            cache.begin(batch)
+            out.append(cache.attend(0, q, k, v).float())
+        assert torch.allclose(*out, atol=0.02)
+        for ours, theirs in zip(caches[0].store.keys, caches[1].store.keys, strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_rows_of_a_contiguous_cache_run_out_in_words():

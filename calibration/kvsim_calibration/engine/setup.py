@@ -102,7 +102,16 @@ def memory(options: Options, model: Llama, spec: ModelSpec) -> tuple[Cache, Allo
     size = policy.block_size
     blocks = options.kv_tokens // size
     kv = BlockPool(blocks=blocks, block_size=size, token_bytes=token_bytes, share=policy.prefix == "hash")
-    return Paged(rows, blocks, size, kv.tables, format), kv
+    return _paged(options.device)(rows, blocks, size, kv.tables, format), kv
+
+
+def _paged(device: str) -> type[Paged]:
+    """kvsim's own kernels on a GPU, torch's operators elsewhere."""
+    if not device.startswith("cuda"):
+        return Paged
+    from kvsim_calibration.engine.caches.kernels import KernelPaged
+
+    return KernelPaged
 
 
 def serve(options: Options, trace: Trace, device_id: str, progress: Progress | None = None) -> Result:
