@@ -15,8 +15,8 @@ from kvsim_calibration.engine.blocks import BlockPool
 from kvsim_calibration.engine.caches import Paged
 from kvsim_calibration.engine.engine import Engine
 
-WARM = 2
-"""turns of a case before those that count"""
+WARM = 1
+"""turns of a case before those that count, in every round"""
 
 
 @dataclass(frozen=True)
