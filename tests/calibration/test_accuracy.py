@@ -391,7 +391,7 @@ def test_the_shipped_table_covers_the_policies_and_says_what_it_is() -> None:
         low, high = row["perplexity_change_interval"]
         assert low <= row["perplexity_change"] <= high
         assert row["perplexity"] == pytest.approx(rows["bf16"]["perplexity"] * (1 + row["perplexity_change"]), rel=1e-9)
-        assert row["needle"]["asked"] == 15 == sum(depth["asked"] for depth in row["needle"]["by_depth"])
+        assert row["needle"]["asked"] == 10 == sum(depth["asked"] for depth in row["needle"]["by_depth"])
         (policy,) = policies.parse(name) or [FULL_CACHE]
         assert row["share"] * 23040 == pytest.approx(row["bytes_per_token"]) == pytest.approx(
             policy.kept(1536, 512) * policy.token_bytes(30, 3, 64))

@@ -35,7 +35,7 @@ class Size:
         return self.context - self.steps
 
 
-FULL = Size(chunks=12, context=2048, needles=3)
+FULL = Size(chunks=12, context=2048, needles=2)
 QUICK = Size(chunks=2, context=512, needles=1)
 
 
