@@ -257,6 +257,60 @@ def test_a_launch_that_computes_something_else_is_no_measurement(cuda_on_cpu: An
         cuda_on_cpu.time(CUDA_CASES[0])
 
 
+@pytest.mark.parametrize(("options", "says"), [
+    (["--out", "x.json", "--device", "cuda:7"], "--device cuda:7 can't be used"),
+    (["--out", "x.json", "--device", "toaster"], "--device toaster can't be used"),
+    (["--out", "x.json", "--device", "cpu", "--backend", "cuda"], "needs an NVIDIA GPU"),
+    (["--out", "x.json", "--device", "cpu", "--backend", "torhc"], "did you mean torch"),
+    (["--out", "x.json", "--device", "cpu", "--models", "lama-3.1-8b"], "did you mean"),
+    (["--out", "x.json", "--device", "cpu", "--dtypes", "fp3"], "unknown dtype 'fp3'"),
+    (["--out", "x.json", "--budget", "soon"], "duration 'soon'"),
+    (["--out", "x.toml", "--device", "cpu"], "ends in .json"),
+    (["--device", "cpu"], "--out FILE.json"),
+    (["fit", "nowhere.jsonl", "--out", "x.json"], "no such file of raw rows"),
+])
+def test_what_cannot_be_measured_is_one_sentence(
+    options: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["calibrate", *options]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_without_torch_the_installation_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else find(name, *rest))
+    assert main(["calibrate", "--device", "cpu", "--out", str(tmp_path / "x.json")]) == 2
+    assert "needs torch: pip install 'kvsim[calibrate]'" in capsys.readouterr().err
+
+
+def test_rows_of_an_earlier_run_are_not_added_to_unasked(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.rows.jsonl").write_text('{"format": 1, "machine": {"name": "a"}}\n{"case": "a", "visit": 0}\n')
+    assert main(arguments(config, tmp_path / "x.json")) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_ours_beside_a_published_profile_of_the_card() -> None:
+    import polars as pl
+    from kvsim_calibration.backends.beside import compared, published
+    from kvsim_calibration.evaluate import predict
+    from kvsim_calibration.rows import Rows
+
+    known = load_device("h100-sxm")
+    frame = pl.DataFrame({"dtype": ["bf16"] * 3, "n": [4096] * 3, "k": [4096] * 3, "m": [1, 16, 256]})
+    frame = frame.with_columns(ns=2 * predict(known, "linear", frame))
+    (line,) = compared([Rows("linear", frame, "ours", "")], known)
+    assert line["median"] == pytest.approx(2.0) and line["points"] == 3
+    assert published(known) is None  # an imported profile has nothing to be compared with
+
+
 def arguments(config: Path, out: Path, *more: str) -> list[str]:
     return ["calibrate", "--device", "cpu", "--threads", "1", "--models", str(config), "--max-batch", "2",
             "--max-context", "32", "--max-chunk", "8", "--dtypes", "fp32", "--out", str(out), *more]
