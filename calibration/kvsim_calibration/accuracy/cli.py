@@ -55,6 +55,8 @@ def command(
     from kvsim_calibration.accuracy.text import documentation, read
     from kvsim_calibration.accuracy.weights import load
 
+    if out and not out.absolute().parent.is_dir():
+        raise InputError(f"--out {out}: the folder {out.parent} is not there")
     size = run.QUICK if quick else run.FULL
     size = replace(size, context=context or size.context)
     chosen = known.parse(policies) if policies else (known.quick if quick else known.defaults)(size.context)
