@@ -110,7 +110,7 @@ def _point(policy: str, scale: str, run: Steady, limits: Mapping[str, float], gp
         run.rate,
         ttft["p50"],
         ttft["p99"],
-        result.summary["latency_s"]["itl"]["p99"],
+        run.itl_p99,
         tpot["p50"],
         tpot["p99"],
         None if good is None else good * run.rate,

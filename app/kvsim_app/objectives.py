@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.simulate import trace_of
 from kvsim_app import load
 from kvsim_app.runs import simulated, welcome
 from kvsim_app.session import selection, setup, store
-from kvsim_app.steady import limit, steady
+from kvsim_app.steady import Steady, limit, steady
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ def _rate(text: str) -> float:
     return len(trace) / span if span else 1.0
 
 
+@st.cache_resource(show_spinner=False, max_entries=128)
+def _steady(key: str, _result: Result) -> Steady:
+    return steady(_result)
+
+
 def curve() -> Curve:
     """Ask for the objectives, run what is missing (with progress), and return the load curve of every policy."""
     if not st.session_state.started:
@@ -53,7 +59,8 @@ def curve() -> Curve:
     scenarios = load.scenarios(chosen.base, chosen.policies)
     rate = _rate(store().admit(chosen.base).model_dump_json())
     gpus = chosen.base.tp * chosen.base.pp * chosen.base.replicas
-    runs = {name: steady(result) for name, result in simulated(scenarios, "Trying rates:").items()}
+    found_runs = simulated(scenarios, "Trying rates:")
+    runs = {name: _steady(scenarios[name].key, result) for name, result in found_runs.items()}
 
     def why(point: load.Point, missed: tuple[str, ...]) -> tuple[str, str]:
         name = f"{point.policy} × {point.scale:g}"

@@ -24,6 +24,8 @@ class Steady:
 
     result: Result
     window_s: float
+    itl_p99: float | None
+    """of the whole run, in seconds: gaps are pooled"""
 
     @property
     def rate(self) -> float:
@@ -44,17 +46,18 @@ def steady(result: Result) -> Steady:
     requests = result.requests.filter(pl.col("arrival_ns") >= 0)
     alone = pl.when(pl.col("session") < 0).then(-1 - pl.col("id")).otherwise(pl.col("session"))
     begins = requests.group_by(session=alone.fill_null(-1 - pl.col("id"))).agg(pl.col("arrival_ns").min())["arrival_ns"]
+    gap = result.summary["latency_s"]["itl"]["p99"]
     end = int(begins.max() or 0)  # type: ignore[arg-type]
     if not end:
         last = int(requests["last_token_ns"].max() or 0)  # type: ignore[arg-type]
-        return Steady(result, max(last, 1) / NS_PER_S)
+        return Steady(result, max(last, 1) / NS_PER_S, gap)
     part = replace(
         result,
         requests=requests.filter(pl.col("arrival_ns") <= end),
         steps=result.steps.filter(pl.col("start_ns") <= end),
         timeline=result.timeline.filter(pl.col("t_ns") <= end),
     )
-    return Steady(part, end / NS_PER_S)
+    return Steady(part, end / NS_PER_S, gap)
 
 
 def limit(run: Steady, setup: Setup, missed: tuple[str, ...]) -> tuple[str, str]:
