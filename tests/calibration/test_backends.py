@@ -143,6 +143,17 @@ def test_timing_takes_buffers_in_turn_and_says_how_far_samples_lie_apart() -> No
     assert timing.samples >= clock.LEAST and abs(seen.count(0) - seen.count(1)) <= 1
 
 
+def test_every_launch_is_washed_before_and_the_wash_is_not_timed() -> None:
+    order: list[str] = []
+
+    def wash() -> None:
+        order.append("wash")
+
+    timing = clock.timed([lambda: order.append("launch")], wash=wash)
+    timed_part = order[order.index("wash"):]
+    assert timed_part[::2] == ["wash"] * timing.samples and timed_part[1::2] == ["launch"] * timing.samples
+
+
 def test_visits_to_a_case_lie_apart_and_a_coarse_level_is_seen_twice_before_the_finest(grid: list[Case]) -> None:
     places = {(case.name, visit): at for at, (case, visit) in enumerate(session.order(grid))}
     assert len(places) == session.VISITS * len(grid)

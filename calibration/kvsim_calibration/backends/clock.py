@@ -30,10 +30,12 @@ class Timing:
     samples: int
 
 
-def timed(launches: Sequence[Launch], wait: Callable[[], None] = lambda: None) -> Timing:
+def timed(launches: Sequence[Launch], wait: Callable[[], None] = lambda: None, wash: Launch | None = None) -> Timing:
     """Time launches in turn, one buffer set each; `wait` returns once the device has done all of them.
 
-    On an accelerator this includes launching (no graph): the `cuda` backend's timer does not."""
+    `wash` runs, untimed, before every launch, which then is a sample of its own: it leaves the core's caches, code
+    and predictors as the other kernels of a step would. On an accelerator the time includes launching (no graph): the
+    `cuda` backend's timer does not."""
     began = time.perf_counter_ns()
     launches[0]()
     wait()
@@ -43,11 +45,11 @@ def timed(launches: Sequence[Launch], wait: Callable[[], None] = lambda: None) -
         launches[-1]()
         wait()
         first = time.perf_counter_ns() - began
-    inner = max(1, min(1000, int(SAMPLE_NS / max(first, 1))))
+    inner = 1 if wash else max(1, min(1000, int(SAMPLE_NS / max(first, 1))))
     collected = gc.isenabled()
     gc.disable()
     try:
-        samples = _samples(launches, wait, inner)
+        samples = _samples(launches, wait, inner, wash)
     finally:
         if collected:
             gc.enable()
@@ -55,12 +57,14 @@ def timed(launches: Sequence[Launch], wait: Callable[[], None] = lambda: None) -
     return Timing(median, p20, p80, len(samples))
 
 
-def _samples(launches: Sequence[Launch], wait: Callable[[], None], inner: int) -> list[float]:
+def _samples(launches: Sequence[Launch], wait: Callable[[], None], inner: int, wash: Launch | None) -> list[float]:
     samples: list[float] = []
     end, turn = time.perf_counter() + SECONDS, 0
     while len(samples) < MOST:
         chosen = [launches[(turn + i) % len(launches)] for i in range(inner)]
         turn += inner
+        if wash:
+            wash()
         began = time.perf_counter_ns()
         for launch in chosen:
             launch()
