@@ -27,6 +27,10 @@ TruthModel = Annotated[
 Budget = Annotated[
     str, typer.Option("--budget", metavar="TIME", help="Time to measure for", rich_help_panel=_HERE)
 ]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write the Results DIR/predicted and DIR/measured, for "
+                              "`kvsim compare`", rich_help_panel=_HERE)
+]  # fmt: skip
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Of the CPU [default: all cores]", rich_help_panel=_HERE)
 ]
@@ -46,13 +50,13 @@ def answer(report: Report, as_json: bool) -> int:
 
 
 def asked_truth(
-    device: str, profile: Path | None, model: str, budget: str, threads: int | None
+    device: str, profile: Path | None, model: str, budget: str, threads: int | None, out: Path | None = None
 ) -> tuple[Truth, Asked]:
     """The reference engine and what it is asked. Raises InputError where it is not installed."""
     from kvsim.units import parse_duration_ns, seconds
     from kvsim.validate.truth import Asked, reference
 
-    return reference(), Asked(device, profile, model, seconds(parse_duration_ns(budget)), threads)
+    return reference(), Asked(device, profile, model, seconds(parse_duration_ns(budget)), threads, out)
 
 
 def _print(report: Report, missed: list[str]) -> None:

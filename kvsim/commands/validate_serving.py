@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvsim.commands.rung import Budget, Profile, Threads, TruthModel, answer, asked_truth
+from kvsim.commands.rung import Budget, Out, Profile, Threads, TruthModel, answer, asked_truth
 from kvsim.errors import InputError
 
 
@@ -29,6 +29,7 @@ def command(
     model: TruthModel = "smollm2-135m",
     budget: Budget = "3m",
     threads: Threads = None,
+    out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")] = False,
 ) -> int:
     """TTFT, TPOT and throughput under load: published figures of real engines, or measured runs, request by request.
@@ -51,7 +52,7 @@ def command(
         if engine != "reference":
             raise InputError(f"--engine {engine}: only `reference` can be run here; others are measured, see "
                              "`kvsim measure`")  # fmt: skip
-        truth, asked = asked_truth(device or "cpu", profile, model, budget, threads)
+        truth, asked = asked_truth(device or "cpu", profile, model, budget, threads, out)
         with progress("Serving") as update:
             return answer(truth.serving(asked, update), as_json)
     assert where is not None

@@ -28,6 +28,8 @@ class Asked:
     """to measure for (and to calibrate for, where that is needed)"""
     threads: int | None = None
     """of the CPU; None: one a core"""
+    out: Path | None = None
+    """folder for the Results of a served trace: `predicted` and `measured`"""
 
 
 class Truth(Protocol):

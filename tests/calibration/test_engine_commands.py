@@ -19,6 +19,7 @@ from kvsim.cli import main
 from kvsim.cost import CostModel, HostOverhead
 from kvsim.device import load_device
 from kvsim.model import load_model
+from kvsim.result import Result
 from kvsim.validate.truth import Asked
 
 CPU = Path(__file__).resolve().parents[2] / "kvsim/data/profiles/cpu.json"
@@ -74,12 +75,16 @@ def test_validate_step_times_every_case_that_fits(tiny, monkeypatch):
     assert sorted(report.skipped.values()) == [1, 2]  # needs too much memory; used to fit
 
 
-def test_validate_serving_predicts_and_serves_the_same_requests(tiny, monkeypatch, capsys):
+def test_validate_serving_predicts_and_serves_the_same_requests(tiny, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(rungs, "REQUESTS", (6, 6))
     monkeypatch.setattr(rungs, "FITTED", (Step((40, 50)), Step((), ((30, 0),))))
     code, text = run(capsys, "validate", "serving", "--engine", "reference", "--profile", str(CPU), "--model", tiny,
-                     "--threads", "1", "--budget", "1s", "--json")  # fmt: skip
+                     "--threads", "1", "--budget", "1s", "--out", str(tmp_path / "both"), "--json")  # fmt: skip
     found = json.loads(text)
+    predicted, measured = (Result.load(tmp_path / "both" / name) for name in ("predicted", "measured"))
+    assert (predicted.requests["prompt_tokens"] == measured.requests["prompt_tokens"]).all()
+    assert predicted.summary["latency_s"]["ttft"]["mean"] == found["rows"][0]["predicted"]
+    assert measured.summary["latency_s"]["ttft"]["mean"] == found["rows"][0]["true"]
     assert [row["metric"] for row in found["rows"]] == ["ttft", "tpot", "output_tokens_per_s"]
     assert all(row["true"] > 0 and row["predicted"] > 0 for row in found["rows"])
     assert code == bool(found["missed"])
@@ -90,7 +95,7 @@ def test_the_engine_and_its_prediction_share_prefixes_alike(tiny):
     options, trace = ground.options(16_384, "paged-prefix"), rungs.traffic(8, rate=1e9)
     engine = build(options)
     engine.run(trace)
-    predicted = ground.predict(options, trace)
+    predicted = ground.predict(options, trace).summary
     got = engine.record.request_columns()
     assert predicted["cache"]["prefix_hit_share"] == got["cached_tokens"].sum() / trace.prompt_tokens.sum() > 0
     assert predicted["steps"] == engine.record.engine_steps

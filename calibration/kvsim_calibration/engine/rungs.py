@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from kvsim.device import DeviceProfile, load_device
 from kvsim.engine.replay import replay
 from kvsim.engine_profile import load_engine
 from kvsim.model import ModelSpec, load_model
+from kvsim.result import Result
 from kvsim.sched import SCHEDULERS
 from kvsim.trace import Trace
 from kvsim.trace.chain import runs
@@ -30,7 +30,7 @@ from kvsim.units import NS_PER_S
 from kvsim.validate.report import Goal, Report, Row
 from kvsim.validate.truth import Asked
 from kvsim_calibration.engine.model import Dims
-from kvsim_calibration.engine.setup import Options, build, free_bytes, recorded, result, warm_up
+from kvsim_calibration.engine.setup import Options, about, build, free_bytes, recorded, serve
 from kvsim_calibration.engine.steps import Step, fill, time_step
 
 Tell = Callable[[float, float], None]
@@ -77,13 +77,14 @@ def serving(asked: Asked, progress: Tell) -> Report:
     ground = ground.fitted(ground.times(FITTED, asked.seconds / 3, progress))
     options = ground.options(16_384, "paged-prefix")
     burst = traffic(64, rate=1e6)
-    rate = LOAD * len(burst) / ground.predict(options, burst)["duration_s"]
+    rate = LOAD * len(burst) / ground.predict(options, burst).summary["duration_s"]
     trace = traffic(min(max(REQUESTS[0], round(asked.seconds * rate)), REQUESTS[1]), rate)
-    predicted = ground.predict(options, trace)
-    engine = build(options)
-    warm_up(engine, options)
-    recorder = engine.run(trace, options.seed, lambda ended: progress(ended, len(trace)))
-    measured = result(engine, options, trace, recorder, ground.device.id).summary
+    results = {"predicted": ground.predict(options, trace)}
+    results["measured"] = serve(options, trace, ground.device.id, lambda ended: progress(ended, len(trace)))
+    for name, result in results.items():
+        if asked.out is not None:
+            result.save(asked.out / name)
+    predicted, measured = (result.summary for result in results.values())
     note = f"{len(trace)} requests, {rate:.2g}/s; {ground.constants()}"
     rows = [Row(f"{name} {which}", "reference", name, predicted["latency_s"][name][which],
                 measured["latency_s"][name][which], note=note) for name, which in METRICS.items()]  # fmt: skip
@@ -169,16 +170,17 @@ class Ground:
         note = f"{100 * (before.cost.step(shape) / ns - 1):+.0f} % before the fit"
         return Row(case.name, case.kind, "seconds", value, ns / NS_PER_S, (value * band.low, value * band.high), note)
 
-    def predict(self, options: Options, trace: Trace) -> dict[str, Any]:
-        """The summary of a simulation with the engine's memory, limits and rules."""
+    def predict(self, options: Options, trace: Trace) -> Result:
+        """A simulation with the engine's memory, limits and rules."""
         policy, limits = options.spec, options.limits
         pool = Pool(options.kv_tokens * self.token_bytes, self.token_bytes, (0,), options.max_model_len, limits.tokens)
+        kv = build_cache(policy, pool, trace)
         recorder = replay(
-            trace, scheduler=SCHEDULERS.get("chunked")(), limits=limits, kv=build_cache(policy, pool, trace),
-            cost=self.cost, max_model_len=options.max_model_len,
-            chains=lambda row: runs(trace, row, policy.block_size),
+            trace, scheduler=SCHEDULERS.get("chunked")(), limits=limits, kv=kv, cost=self.cost,
+            max_model_len=options.max_model_len, chains=lambda row: runs(trace, row, policy.block_size),
         )  # fmt: skip
-        return recorded({}, trace, recorder).summary
+        run = about(options, trace, self.device.id, self.device.tier)
+        return recorded(run, trace, recorder, getattr(kv, "evicted_blocks", 0))
 
 
 def _dtype(asked: Asked) -> str:

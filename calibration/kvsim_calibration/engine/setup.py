@@ -133,32 +133,38 @@ def warm_up(engine: Engine, options: Options) -> None:
 
 def result(engine: Engine, options: Options, trace: Trace, recorder: Recorder, device_id: str) -> Result:
     """A Result in the simulator's format, tier measured."""
-    run: dict[str, Any] = {
+    held = {"weights_bytes": engine.model.nbytes, "cache_bytes": engine.cache.nbytes(),
+            "peak_bytes": _peak_bytes(engine)}  # fmt: skip
+    run = about(options, trace, device_id, "measured") | {"memory_measured": held}
+    return recorded(run, trace, recorder, getattr(engine.kv, "evicted_blocks", 0))
+
+
+def about(options: Options, trace: Trace, device_id: str, tier: str) -> dict[str, Any]:
+    """What a Result of this engine, run or simulated, says about itself."""
+    limits = options.limits
+    return {
         "scenario": {"trace": trace.name, "model": options.model, "device": device_id, "engine": "reference",
                      "policy": options.policy, "max_model_len": options.max_model_len,
-                     "max_num_seqs": engine.limits.sequences, "max_num_batched_tokens": engine.limits.tokens},
-        "provenance": {"device": device_id, "tier": "measured", "engine": f"reference@{__version__}",
+                     "max_num_seqs": limits.sequences, "max_num_batched_tokens": limits.tokens},
+        "provenance": {"device": device_id, "tier": tier, "engine": f"reference@{__version__}",
                        "model": options.model, "seed": options.seed, "version": __version__},
         "policy": options.spec.facts(),
-        "memory_measured": {"weights_bytes": engine.model.nbytes, "cache_bytes": engine.cache.nbytes(),
-                            "peak_bytes": _peak_bytes(engine)},
-        "counters": {"prefill": recorder.prefill_tokens, "decode": recorder.decode_tokens,
-                     "evicted_blocks": getattr(engine.kv, "evicted_blocks", 0), "swapped_bytes": 0},
         "notes": list(trace.notes), "dropped": dict(trace.dropped),
     }  # fmt: skip
-    return recorded(run, trace, recorder)
 
 
-def recorded(run: dict[str, Any], trace: Trace, recorder: Recorder) -> Result:
+def recorded(run: dict[str, Any], trace: Trace, recorder: Recorder, evicted_blocks: int) -> Result:
     """The Result of what was recorded, whoever recorded it."""
+    counters = {"prefill": recorder.prefill_tokens, "decode": recorder.decode_tokens,
+                "evicted_blocks": evicted_blocks, "swapped_bytes": 0}  # fmt: skip
     requests = recorder.request_columns() | {
         "id": np.arange(len(trace)), "session": trace.session, "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
     }  # fmt: skip
     return Result.from_columns(
-        run, requests, recorder.timeline_columns(), recorder.step_columns(), recorder.itl(), recorder.reasons,
-        recorder.map_columns(),
-    )
+        run | {"counters": counters}, requests, recorder.timeline_columns(), recorder.step_columns(), recorder.itl(),
+        recorder.reasons, recorder.map_columns(),
+    )  # fmt: skip
 
 
 def _peak_bytes(engine: Engine) -> int:
