@@ -47,6 +47,7 @@ TRIED = (
     *(Step((), (chunk,)) for chunk in ((100, 0), (500, 0), (300, 600), (100, 3000))),
     Step((700,) * 6, ((200, 0),)), Step((300,) * 12, ((100, 1000),)),
 )  # fmt: skip
+FIT = "steps that fit the engine's constants: "
 TURNS = {"decode": 3, "prefill": 1, "mixed": 1}
 """timed turns of a case in a round"""
 
@@ -65,7 +66,7 @@ def step(asked: Asked, progress: Tell) -> Report:
     fitted = ground.fitted({case: ns for case, ns in times.items() if case in FITTED})
     rows = [fitted.row(case, ns, ground) for case, ns in times.items() if case in TRIED]
     left = len(FITTED) + len(TRIED) - len(times)
-    skipped = {"used to fit the engine's constants: " + fitted.constants(): len(times) - len(rows)}
+    skipped = {FIT + fitted.constants(): len(times) - len(rows)}
     return Report("step", rows, skipped | ({"needs more than half of the free memory": left} if left else {}),
                   STEP_GOALS)  # fmt: skip
 
@@ -85,12 +86,12 @@ def serving(asked: Asked, progress: Tell) -> Report:
         if asked.out is not None:
             result.save(asked.out / name)
     predicted, measured = (result.summary for result in results.values())
-    note = f"{len(trace)} requests, {rate:.2g}/s; {ground.constants()}"
+    note = f"{len(trace)} requests, {rate:.2g}/s"
     rows = [Row(f"{name} {which}", "reference", name, predicted["latency_s"][name][which],
                 measured["latency_s"][name][which], note=note) for name, which in METRICS.items()]  # fmt: skip
     name = "output_tokens_per_s"
     rows.append(Row(name, "reference", name, predicted["throughput"][name], measured["throughput"][name], note=note))
-    return Report("serving", rows, {}, SERVING_GOALS)
+    return Report("serving", rows, {FIT + ground.constants(): len(FITTED)}, SERVING_GOALS)
 
 
 @dataclass(frozen=True)
