@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvsim.cost.line import ragged_at
-from kvsim.cost.line import Floats
+from kvsim.cost.line import Floats, ragged_at
 from kvsim.device import Ragged
 
 DIGITS = 3
