@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from kvsim_app.jobs import Pool
+from kvsim_app.measured import measured
 from kvsim_app.selection import Selection
 from kvsim_app.store import UPLOAD_MB, Store
 
@@ -100,3 +102,16 @@ def test_a_worker_runs_is_stopped_and_goes_on(tmp_path: Path) -> None:
     assert (long.state, short.state) == ("cancelled", "done")
     assert (short.folder / "run.json").is_file() and not long.folder.exists()
     assert pool.submit(base.replace(limit=3)).state == "done"
+
+
+def test_measured_answers_are_read_from_the_folder_and_the_app(tmp_path: Path) -> None:
+    (bundled,) = measured(Store(tmp_path))
+    assert bundled.uncached[-1] > bundled.cached[-1] > 0
+    own = {"model": "m", "dtype": "bf16", "machine": "x", "date": "2026-01-01", "cached_ns": [1e9, 2e9],
+           "uncached_ns": [1e9, 3e9]}  # fmt: skip
+    (tmp_path / "x.generation.json").write_text(json.dumps(own))
+    first, _ = measured(Store(tmp_path))
+    assert (first.what, first.uncached.tolist()) == ("m, bf16, x, 2026-01-01", [1.0, 3.0])
+    (tmp_path / "x.generation.json").write_text(json.dumps(own | {"cached_ns": [1e9]}))
+    with pytest.raises(InputError, match=r"x\.generation\.json is no file"):
+        measured(Store(tmp_path))

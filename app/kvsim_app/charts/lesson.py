@@ -69,9 +69,16 @@ def steps(tokens: int, now: int, cached: bool) -> alt.LayerChart:
     return alt.layer(cells)
 
 
-def race(tokens: Float, cached: Float, uncached: Float, log: bool) -> alt.Chart:
-    """Time until the n-th token, with a cache and without."""
-    keep = np.unique(np.geomspace(1, len(tokens), 160).round().astype(int)) - 1
+def race(tokens: Float, cached: Float, uncached: Float, log: bool, points: bool = False) -> alt.Chart:
+    """Time until the n-th token, with a cache and without: lines, or `points` that were measured."""
+    keep = (
+        np.unique(
+            (np.geomspace if log or not points else np.linspace)(1, len(tokens), 40 if points else 160)
+            .round()
+            .astype(int)
+        )
+        - 1
+    )
     names = ["without a cache", "with a cache"]
     source = records(
         n=np.tile(tokens[keep], 2), run=np.repeat(names, len(keep)), s=np.concatenate([uncached[keep], cached[keep]])
@@ -79,7 +86,7 @@ def race(tokens: Float, cached: Float, uncached: Float, log: bool) -> alt.Chart:
     times = np.concatenate([uncached, cached])
     return (
         alt.Chart(source, height=HEIGHT)
-        .mark_line(strokeWidth=2.5)
+        .mark_line(strokeWidth=1 if points else 2.5, point=points)
         .encode(
             x=alt.X(
                 "n:Q",

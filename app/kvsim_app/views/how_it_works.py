@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 import streamlit as st
 from kvsim_app import frame, lessons, physics
 from kvsim_app.charts import cost as cost_charts
 from kvsim_app.charts import lesson
 from kvsim_app.frame import duration
-from kvsim_app.session import selection, setup, step_error
+from kvsim_app.measured import measured
+from kvsim_app.session import selection, setup, step_error, store
 
 from kvsim.cost import CostModel
 from kvsim.precision import FORMATS
@@ -86,6 +88,7 @@ def race(made: Setup) -> None:
         "two are close: a GPU runs a few tokens as fast as one."
     )
     frame.show(lesson.race(tokens, cached, uncached, log), "race", "Time of one request, alone on the device")
+    _measured(log)
     axis, knots = physics.knots(made.device, "decode attention")
     if knots:
         frame.show(
@@ -101,6 +104,24 @@ def race(made: Setup) -> None:
             icon=":material/info:",
         )
     frame.download(pl.DataFrame({"tokens": tokens, "with_cache_s": cached, "without_cache_s": uncached}), "race")
+
+
+def _measured(log: bool) -> None:
+    """The same race, timed: by the reference engine, on a device that somebody had."""
+    found = {one.what: one for one in measured(store())}
+    names = list(found)
+    name = st.selectbox("Measured", names, key="race-file") if len(names) > 1 else names[0]
+    one = found[name]
+    tokens = np.arange(1.0, len(one.cached) + 1)
+    ratio = one.uncached[-1] / one.cached[-1]
+    frame.show(
+        lesson.race(tokens, one.cached, one.uncached, log, points=True),
+        "race-timed",
+        f"Measured: {len(tokens)} tokens take {ratio:.2g} × as long without a cache",
+        "By kvsim's reference engine with random weights: `kvsim calibrate generation PROFILE` measures your own "
+        "device; put its NAME.generation.json into the results folder.",
+    )
+    st.caption(f":green-badge[:material/verified: measured] {name}")
 
 
 def growth(made: Setup) -> None:
