@@ -35,15 +35,15 @@ def measure(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option("--out", help="Profile JSON to write; raw rows go beside it")] = None,
     models: Annotated[str | None, typer.Option(help="Models whose kernels are timed: names or config.json paths, with "
-                      "commas [default: smollm2-135m on a CPU, llama-3.1-8b on a GPU]")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, … [default: the first GPU, else the CPU]")] = None,
+                      "commas (default: smollm2-135m on a CPU, llama-3.1-8b on a GPU)")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, … (default: the first GPU, else the CPU)")] = None,
     backend: Annotated[str | None, typer.Option(help="cuda: kvsim's kernels and torch's GEMM; torch: torch's "
-                                                "operators [default: cuda on an NVIDIA GPU, else torch]")] = None,
+                                                "operators (default: cuda on an NVIDIA GPU, else torch)")] = None,
     budget: Annotated[str, typer.Option(help="Time for measuring, e.g. 3m; the fit adds some seconds")] = "8m",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the raw rows of an earlier run")] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU [default: all cores]")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU (default: all cores)")] = None,
     dtypes: Annotated[str | None, typer.Option(help="Of weights and activations, the main one first "
-                                               "[default: fp32,bf16 on a CPU, bf16 on a GPU]")] = None,
+                                               "(default: fp32,bf16 on a CPU, bf16 on a GPU)")] = None,
     max_batch: Annotated[int | None, typer.Option(min=1, help="Most decoding sequences")] = None,
     max_context: Annotated[int | None, typer.Option(min=16, help="Longest context in tokens")] = None,
     max_chunk: Annotated[int | None, typer.Option(min=8, help="Longest prefill chunk in tokens")] = None,
@@ -101,8 +101,8 @@ def time_generation(
     model: Annotated[str, typer.Option(help="Whose random weights generate")] = "smollm2-135m",
     tokens: Annotated[int, typer.Option(min=8, help="Length of the answer")] = 256,
     budget: Annotated[str, typer.Option(help="Time for measuring; where it is short, fewer tokens")] = "2m",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, … [default: the first GPU, else the CPU]")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU [default: all cores]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, … (default: the first GPU, else the CPU)")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU (default: all cores)")] = None,
 ) -> int:
     """Time answers with a KV cache and without one, by the reference engine: linear against quadratic.
 
