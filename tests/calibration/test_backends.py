@@ -196,6 +196,19 @@ def test_raw_rows_of_another_machine_are_not_mixed(tmp_path: Path) -> None:
         Store(tmp_path / "y.jsonl")
 
 
+@pytest.mark.parametrize(("p80", "warns"), [(1.05, False), (1.3, True)])
+def test_a_busy_machine_is_named(p80: float, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from kvsim_calibration.backends.summary import report
+
+    store, out = Store(tmp_path / "x.rows.jsonl"), tmp_path / "x.json"
+    store.describe({"backend": "torch", "name": "x", "torch": "2", "cores": 1, "dtypes": ["fp32"]})
+    store.add({"case": "a", "visit": 0, "family": "ceiling", "what": "read", "bytes": 1, "ns": 1.0, "p20": 1.0,
+               "p80": p80})
+    out.write_text("{}")
+    report(load_device("cpu"), store, None, out, as_json=False)
+    assert ("machine was busy" in capsys.readouterr().out) is warns
+
+
 def test_a_case_is_the_median_of_its_visits() -> None:
     rows = [{"case": "a", "visit": i, "family": "linear", "ns": ns, "p20": ns, "p80": 1.2 * ns}
             for i, ns in enumerate((10.0, 90.0, 11.0))]

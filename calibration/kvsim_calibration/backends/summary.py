@@ -15,6 +15,9 @@ from kvsim_calibration.backends.session import Outcome
 from kvsim_calibration.backends.store import Store
 from kvsim_calibration.evaluate import attention_key
 
+UNSTEADY = 0.10
+"""(p80 − p20) ÷ median within a visit, from which the profile is not to be trusted"""
+
 
 def report(profile: DeviceProfile, store: Store, outcome: Outcome | None, out: Path, as_json: bool) -> None:
     """Print the tables, or one JSON object."""
@@ -24,10 +27,11 @@ def report(profile: DeviceProfile, store: Store, outcome: Outcome | None, out: P
     known = beside.published(profile)
     ours = beside.compared(measured.rows_of(store), known) if known else []
     host = host_time(profile, store)
+    unsteady = spread.samples > UNSTEADY
     if as_json:
         show_json({**view.as_json(profile), "profile": str(out), "rows": str(store.path), "ceilings": ceilings,
                    "achieved": speeds, "spread": {"samples": spread.samples, "visits": spread.visits},
-                   "beside": {"published": known.id, "curves": ours} if known else None,
+                   "unsteady": unsteady, "beside": {"published": known.id, "curves": ours} if known else None,
                    "host": asdict(host) if host else None,
                    "raw_rows": len(store.rows), "failed": failed, "left": outcome.left if outcome else None})
         return
@@ -35,6 +39,9 @@ def report(profile: DeviceProfile, store: Store, outcome: Outcome | None, out: P
     show(_table(speeds, ceilings))
     between = "" if spread.visits is None else f", visits to a case by {100 * spread.visits:.1f} %"
     show(f"samples of a visit differ by {100 * spread.samples:.1f} %{between}")
+    if unsteady:
+        show("[yellow]The machine was busy or its clock unsteady: these times, and what they predict, are too long. "
+             "Measure again when nothing else runs, into another --out.[/]")
     if host:
         show(f"{host.steps} whole decode steps took {100 * host.share:+.0f} % of the sum of their kernels (median), "
              f"{host.ns_per_layer / 1e3:+.0f} µs a layer: an engine's constants, in no curve")
