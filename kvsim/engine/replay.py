@@ -13,7 +13,8 @@ from kvsim.cache.prefix import Part
 from kvsim.cache.tier import NO_TIER, Tier
 from kvsim.engine.arrivals import Arrivals
 from kvsim.engine.decode_set import NEVER
-from kvsim.engine.replica import Replica, StepCost
+from kvsim.engine.interfaces import StepCost
+from kvsim.engine.replica import Replica
 from kvsim.record import Recorder
 from kvsim.sched.base import Limits, Plan, Scheduler
 from kvsim.trace.types import Trace

@@ -9,75 +9,24 @@ Step mode is the same loop with `max_stride = 1`, and gives the same Result to t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from kvsim.cache.base import Allocator, Sequence
 from kvsim.cache.tier import NO_TIER, Tier
 from kvsim.cache.tiered import Tiered
+from kvsim.cost.model import SCALAR_RUN
 from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER, DecodeSet
+from kvsim.engine.interfaces import Source, StepCost
 from kvsim.engine.link import Link
+from kvsim.engine.sampling import sample
 from kvsim.engine.shapes import add_chunks, decode_shape, uncached_shape
 from kvsim.record import Recorder
 from kvsim.sched.base import Limits, Plan, Scheduler, State, admission
-
-Int = NDArray[np.int64]
-
-SHORT = 24
-"""runs of up to so many steps are cheaper without NumPy"""
-
-
-class StepCost(Protocol):
-    """What the engine asks of a cost model (kvsim.cost)."""
-
-    def step(self, shape: StepShape) -> int:
-        """ns of one step."""
-        ...
-
-    def decode_run(self, shape: StepShape, k: int) -> Int:
-        """ns of each of k consecutive decode steps that begin with `shape`."""
-        ...
-
-    def short_run(self, shape: StepShape, k: int) -> list[int]:
-        """The same as a list, for a few steps."""
-        ...
-
-
-class Source(Protocol):
-    """Where a replica's requests come from."""
-
-    surprises: bool
-    """whether something may arrive that `next_ns` did not tell of; the replica's `wake` is called then"""
-
-    @property
-    def next_ns(self) -> int:
-        """Time of the next arrival that is known of now, or NEVER."""
-        ...
-
-    def take(self, now: int) -> Iterable[Sequence]:
-        """Those that have arrived by `now`."""
-        ...
-
-    def ended(self, seq: Sequence, now: int) -> None: ...
-
-    def refused(self, seq: Sequence, reason: str) -> None: ...
-
-    forks: bool
-    """whether further answers to a prompt are forked off when it has been computed"""
-
-    def forked(self, seq: Sequence) -> list[Sequence]:
-        """Further answers to the prompt of `seq`, which has just been computed."""
-        ...
-
-    def wait(self) -> simpy.Event | None:
-        """An event of an arrival that is not known of yet; None: there will be no more."""
-        ...
 
 
 class Replica:
@@ -125,7 +74,7 @@ class Replica:
         self._ready: list[Sequence] = []
         """their tokens have come over the link since the latest step began"""
         self._wake: simpy.Event | None = None
-        """what a stride that may be cut short waits for"""
+        """what an idle replica, or a stride that may be cut short, waits for"""
         self._watch = watch
         # most caches copy nothing and have no second tier: then they need not be asked before every step
         self._copies = kv.copies
@@ -198,7 +147,7 @@ class Replica:
 
     def _send(self, now: int) -> None:
         for transfer in self.kv.take_transfers():
-            self.link.send(transfer.bytes, now, self._arrival_of(transfer.seq))
+            self.link.send(transfer.bytes, now, self._when_over(transfer.seq))
 
     def _advance(self, ends: list[int], at: int, steps: int) -> None:
         """The cache takes `steps` steps from the `at`-th on of those that end at `ends`. What a step sends over the
@@ -211,7 +160,7 @@ class Replica:
             if step + 1 < len(ends):
                 self._send(ends[step])
 
-    def _arrival_of(self, seq: Sequence | None) -> Callable[[], None] | None:
+    def _when_over(self, seq: Sequence | None) -> Callable[[], None] | None:
         """What to do when a transfer is over."""
         if seq is None:
             return None
@@ -234,10 +183,11 @@ class Replica:
             self.state.run(seq)
             if seq.generated and seq.pending == 1:
                 self.state.partial.remove(seq)
-                self._join(seq)
+                self.join(seq)
         self._ready.clear()
 
-    def _join(self, seq: Sequence) -> None:
+    def join(self, seq: Sequence) -> None:
+        """`seq` has one pending token: it decodes from the coming step on."""
         seq.base = seq.computed - self.decode.step
         self.kv.join(seq)
         self.decode.join(seq)
@@ -288,63 +238,10 @@ class Replica:
             done += decode.advance(1)
         if now >= record.next_sample:
             self._sample(now)
-        done += self._sampled(plan, now)
+        done += sample(self, plan, now)
         if done:
             self._finish(done, now)
         self.state.blocked = False  # what was computed may be a prefix that the head of the queue can use
-
-    def _sampled(self, plan: Plan, now: int) -> list[Sequence]:
-        """Sample a token for each chunk that completes its sequence's input; returns those that are done."""
-        record, forks = self.record, self.source.forks
-        done: list[Sequence] = []
-        sampled: set[Sequence] = set()
-        for seq, tokens, context in plan.chunks:
-            if seq.peak > context:
-                again = min(seq.peak, context + tokens) - context
-                seq.recomputed += again
-                record.recomputed_tokens += again
-            generated = seq.generated
-            if seq.prompt + generated > seq.computed:
-                continue
-            sampled.add(seq)
-            if seq.output:
-                seq.generated = generated = generated + 1
-                if generated == 1:
-                    record.first_token_ns[seq.row] = now
-                else:
-                    record.gap(now - seq.last_token_ns)
-                seq.last_token_ns = now
-            if forks:
-                done += self._fork(seq, now)
-            if generated >= seq.output:
-                done.append(seq)
-            else:
-                self._join(seq)
-        state = self.state
-        if sampled:
-            state.partial = [seq for seq in state.partial if seq not in sampled]
-        return done
-
-    def _fork(self, seq: Sequence, now: int) -> list[Sequence]:
-        """Further answers to the prompt of `seq` share its blocks and have their first token with it; one that cannot
-        waits like any request. Returns those that are done."""
-        record, state, done = self.record, self.state, []
-        for child in self.source.forked(seq):
-            if state.running() >= state.limits.sequences or not self.kv.fork(seq, child):
-                state.waiting.arrive(child)
-                continue
-            state.admissions += 1
-            child.admitted = state.admissions
-            child.cached = child.prompt
-            record.admit(child, record.scheduled_ns[seq.row])
-            if child.output:
-                child.generated = 1
-                record.first_token_ns[child.row] = child.last_token_ns = now
-            if child.generated >= child.output:
-                done.append(child)
-            else:
-                self._join(child)
-        return done
 
     def _stride(self, plan: Plan, start: int) -> tuple[StepShape, list[int]]:
         """Up to `plan.steps` decode steps of the same sequences: (the first one's shape, when each ends)."""
@@ -363,7 +260,7 @@ class Replica:
                 kv.advance(1)
                 plan.taken = 1
             return shape, ends
-        if steps <= SHORT:
+        if steps <= SCALAR_RUN:
             ends = list(accumulate(cost.short_run(shape, steps), initial=start))
             del ends[0]
         else:
@@ -397,7 +294,7 @@ class Replica:
             done = decode.advance(steps)
         if done:
             if self._lag:
-                self._arrived(start, ends, steps)
+                self._catch_up(start, ends, steps)
             self._finish(list(done), end)
 
     def _pass_until_woken(self, ends: list[int], start: int) -> Generator[simpy.Event, Any, None]:
@@ -421,13 +318,13 @@ class Replica:
                 self._advance(ends, at + taken, reach - at - taken)
             self.decode.advance(reach - at)
             at, taken = reach, 0
-            self._arrived(start, ends, reach)
+            self._catch_up(start, ends, reach)
             self._sample(ends[reach - 1])
         if steps > at + taken:
             self._advance(ends, at + taken, steps - at - taken)
         return self.decode.advance(steps - at)
 
-    def _arrived(self, start: int, ends: list[int], step: int) -> None:
+    def _catch_up(self, start: int, ends: list[int], step: int) -> None:
         """Queue what had come when the `step`-th of the steps from `start` on that end at `ends` was planned."""
         if self._lag:
             step -= 1

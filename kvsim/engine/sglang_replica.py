@@ -17,7 +17,7 @@ from kvsim.cache.radix import Key
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER
-from kvsim.engine.replica import Source, StepCost
+from kvsim.engine.interfaces import Source, StepCost
 from kvsim.record import Recorder
 from kvsim.sched.sglang import Batch, Limits, Sglang
 
