@@ -8,6 +8,7 @@ sequence and step: `advance(k)` moves all of them on at once, in time that does 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,3 +208,17 @@ class Allocator(ABC):
     def take_moved_bytes(self) -> int:
         """Bytes copied inside the device since the last call (growth by copy, compaction); the next step pays."""
         return 0
+
+
+def most_steps(fits: Callable[[int], bool], limit: int) -> int:
+    """The largest number of steps up to `limit` that fits, where 0 fits and what does not fit does not with more."""
+    if fits(limit):
+        return limit
+    low, high = 0, limit  # low fits, high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low

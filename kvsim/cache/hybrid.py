@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kvsim.cache.base import Allocator, MemoryStats, Sequence
+from kvsim.cache.base import Allocator, MemoryStats, Sequence, most_steps
 
 Key = tuple[int, int, int]
 """(group, content id, block)"""
@@ -282,16 +282,7 @@ class Hybrid(Allocator):
         return takers * len(self.windows)
 
     def horizon(self, limit: int) -> int:
-        if self.demand(limit) <= self.free:
-            return limit
-        low, high = 0, limit
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.demand(middle) <= self.free:
-                low = middle
-            else:
-                high = middle
-        return low
+        return most_steps(lambda steps: self.demand(steps) <= self.free, limit)
 
     def advance(self, steps: int) -> None:
         last = self.step + steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from kvsim.cache.base import Allocator, MemoryStats, Sequence
+from kvsim.cache.base import Allocator, MemoryStats, Sequence, most_steps
 
 
 class Paged(Allocator):
@@ -123,16 +123,9 @@ class Paged(Allocator):
         return whole * self._decoding + sum(residue[at + 1 - rest : at + 1])
 
     def horizon(self, limit: int) -> int:
-        if self._decoding * (limit // self.block_size + 1) <= self.free or self.demand(limit) <= self.free:
+        if self._decoding * (limit // self.block_size + 1) <= self.free:
             return limit
-        low, high = 0, limit  # demand grows with the steps: demand(low) fits, demand(high) does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.demand(middle) <= self.free:
-                low = middle
-            else:
-                high = middle
-        return low
+        return most_steps(lambda steps: self.demand(steps) <= self.free, limit)
 
     def advance(self, steps: int) -> None:
         blocks = self.demand(steps)
