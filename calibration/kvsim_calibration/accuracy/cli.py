@@ -47,6 +47,7 @@ def command(
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError("kvsim accuracy needs torch: pip install 'kvsim[accuracy]'") from error
+    from kvsim.report.page import write_text
     from kvsim.report.quality import table
     from kvsim_calibration.accuracy import policies as known
     from kvsim_calibration.accuracy import run
@@ -68,7 +69,7 @@ def command(
         rows = run.run(loaded, work, chosen, Rows(place({**facts, "files": loaded.stamp()})), update)
     document = {"schema": 1, **facts, "results": summarize(rows, chosen, size, loaded.model.dims)}
     if out:
-        out.write_text(json.dumps(document, indent=1) + "\n")
+        write_text(out, json.dumps(document, indent=1) + "\n")
     if as_json:
         show_json(document)
     else:

@@ -89,4 +89,3 @@ def run(loaded: Loaded, work: Sequence[Item], policies: Sequence[Policy], rows: 
 def _fresh(loaded: Loaded, item: Item, policies: Sequence[Policy]) -> Iterator[dict[str, Any]]:
     for row in measure.compare(loaded.model, item.tokens, item.prompt, policies):
         yield {**item.key, **row.facts()}
-

@@ -12,12 +12,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kvsim_kernels.reference import quantize, select
+from kvsim_kernels.reference import select
 
 from kvsim_calibration.accuracy import caches, evict, gguf, measure, needle, policies, stored, text, tokenizer, weights
 from kvsim_calibration.engine import model, ops
+from kvsim_calibration.engine.caches import base
+from kvsim_calibration.engine.caches import store as formats
 
-_CODE = (caches, evict, gguf, measure, model, needle, ops, policies, quantize, select, stored, text, tokenizer, weights)
+_CODE = (
+    base, caches, evict, formats, gguf, measure, model, needle, ops, policies, select, stored, text, tokenizer, weights,
+)
 """what a row depends on"""
 
 
@@ -31,13 +35,17 @@ class Rows:
             text = path.read_text()
             self.done = [row for line in text.splitlines() if (row := _whole(line))]
             if text and not text.endswith("\n"):
-                path.write_text(text + "\n")
+                self._append("")
 
     def add(self, row: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        self._append(json.dumps(row))
         self.done.append(row)
+
+    def _append(self, line: str) -> None:
+        """Only ever added to: a kill at any moment costs the last row at most."""
+        with self.path.open("a") as file:
+            file.write(line + "\n")
 
 
 def place(facts: dict[str, Any]) -> Path:
