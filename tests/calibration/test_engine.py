@@ -141,6 +141,26 @@ def test_quantized_caches_are_near_and_as_small_as_said(format, worst):
     assert 0 < error < worst
 
 
+@pytest.mark.parametrize("config", [
+    {"rope_theta": 5e5, "rms_norm_eps": 1e-6},
+    {"rope_theta": 5e5, "rope_scaling": None, "rms_norm_eps": 1e-6},
+    {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "rms_norm_eps": 1e-6},
+])  # fmt: skip
+def test_rotary_base_and_epsilon_are_the_configs(config):
+    dims = Dims.of(TINY, config)
+    assert (dims.theta, dims.eps) == (5e5, 1e-6)
+
+
+@pytest.mark.parametrize("config", [
+    {"rope_theta": 5e5, "rope_scaling": {"factor": 8.0, "rope_type": "llama3"}},
+    {"rope_scaling": {"factor": 8.0, "type": "linear"}},
+    {"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0}},
+])  # fmt: skip
+def test_scaled_rotary_embeddings_are_refused(config):
+    with pytest.raises(InputError, match="no scaled rotary"):
+        Dims.of(TINY, config)
+
+
 def test_weights_are_checked_and_other_architectures_refused():
     dims = Dims.of(TINY)
     weights = random_weights(dims)

@@ -55,12 +55,14 @@ class Dims:
         if spec.family not in FAMILIES or len(spec.attention_groups) > 1 or spec.attention_groups[0].window:
             raise InputError(f"the reference engine runs Llama's architecture ({', '.join(FAMILIES)}, full attention); "
                              f"{spec.name} is {spec.family}")
-        if config.get("rope_scaling"):
+        rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}  # Transformers 5, and before it
+        if rotary.get("rope_type", rotary.get("type", "default")) != "default":
             raise InputError(f"the reference engine has no scaled rotary embeddings, {spec.name} asks for them")
         return cls(
             layers=spec.layers, hidden=spec.hidden, heads=spec.heads, kv_heads=spec.kv_heads, head_dim=spec.head_dim,
             inter=spec.inter, vocab=spec.vocab, tied=spec.tied_embeddings,
-            theta=float(config.get("rope_theta", cls.theta)), eps=float(config.get("rms_norm_eps", cls.eps)),
+            theta=float(rotary.get("rope_theta", config.get("rope_theta", cls.theta))),
+            eps=float(config.get("rms_norm_eps", cls.eps)),
         )  # fmt: skip
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

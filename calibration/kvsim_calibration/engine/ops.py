@@ -1,6 +1,6 @@
 """The operators a step of the reference engine runs, one function each.
 
-They are what `kvsim calibrate --backend torch` should time, under the names of the profile's curves, because the
+They are what `kvsim calibrate --backend torch` times, under the names of the profile's curves, because the
 predicted step is their sum:
 
 | curve | operator |
