@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from kvsim.cost import CostModel, HostOverhead, StepShape
 from kvsim.cost import model as cost_model
-from kvsim.device import Curves, load_device
+from kvsim.cost.line import ragged_at
+from kvsim.cost.prefill import PrefillRow, extent
+from kvsim.device import AttentionKey, Curves, load_device
+from kvsim.device.forms import causal_pairs, prefill_ns, prefill_work
 
 HOST = HostOverhead(exposed_ns=412_345.7, exposed_per_sequence_ns=1_234.5, exposed_prefill_ns=2e6, overlapped_ns=7.9e6)
 MODELS = {
@@ -55,6 +58,26 @@ def test_more_prefill_takes_longer(chunks: list[tuple[int, int]], more: int) -> 
     before = model.step(StepShape(chunks=tuple(chunks), sampled=1))
     after = model.step(StepShape(chunks=(*chunks, (more, 0)), sampled=1))
     assert after > before
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "rtx-4090"])
+@pytest.mark.parametrize(("kernel", "window"), [("flash", 0), ("flash", 512), ("naive", 0)])
+def test_prefill_worked_out_in_advance_is_the_form_to_the_last_bit(device: str, kernel: str, window: int) -> None:
+    facts, curve = load_device(device).facts, load_device(device).curves.prefill[0]
+    key = AttentionKey(heads=32, kv_heads=8, head_dim=128, kv_dtype="bf16", kernel=kernel, window=window)
+    row = PrefillRow(curve, key, facts)
+
+    @given(st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 30_000)), min_size=1, max_size=4))
+    def check(chunks: list[tuple[int, int]]) -> None:
+        tokens, attended = extent(key, tuple(chunks))
+        assert tokens == sum(count for count, _ in chunks)
+        assert attended == sum(causal_pairs(*chunk, window) for chunk in chunks) / tokens
+        work = [prefill_work(curve.form, key, *chunk) for chunk in chunks]
+        flops, bytes_ = sum((w[0] for w in work), 0.0), sum((w[1] for w in work), 0.0)
+        whole = prefill_ns(curve.form, facts, len(chunks), flops, bytes_) * ragged_at(curve.table, tokens, attended)
+        assert row.ns(tuple(chunks), tokens, attended) == whole
+
+    check()
 
 
 @given(decode_shapes(), st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 30_000)), max_size=3))
