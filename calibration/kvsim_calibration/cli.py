@@ -256,8 +256,6 @@ def _checked(out: Path) -> None:
 
 
 def _write(profile: DeviceProfile, out: Path) -> None:
-    """Under a temporary name first: a killed run leaves the old file or the new one."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    new = out.with_suffix(".json.new")
-    new.write_text(profile.to_json(), encoding="utf-8")
-    new.replace(out)
+    from kvsim.report.page import write_text
+
+    write_text(out, profile.to_json())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.errors import InputError
+from kvsim.report.page import write_text
 
 if TYPE_CHECKING:
     from kvsim.cost.line import Floats
@@ -68,7 +69,7 @@ class Generation:
 
     def save(self, path: Path) -> None:
         """As JSON."""
-        path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(asdict(self)) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Generation:

@@ -15,6 +15,7 @@ import polars as pl
 
 from kvsim.device import DeviceProfile
 from kvsim.device.dtypes import element_bytes
+from kvsim.report.page import write_text
 from kvsim_calibration.evaluate import attention_key, groups, moe_key
 from kvsim_calibration.generation import Generation
 from kvsim_calibration.plots import Points, race, residuals, roofline, scatter
@@ -49,7 +50,7 @@ def write_report(
     page = ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
             f"<title>{escape(profile.name)}: calibration</title><style>{STYLE}</style>"
             f"<main>{''.join(body)}</main></html>")
-    path.write_text(page, encoding="utf-8")
+    write_text(path, page)
 
 
 def _tried(profile: DeviceProfile, data: str) -> Iterator[tuple[str, pl.DataFrame]]:

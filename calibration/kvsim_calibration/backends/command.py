@@ -153,26 +153,18 @@ def size_of(asked: Asked, device: torch.device, backend: str, dtypes: tuple[str,
     import torch
 
     from kvsim_calibration.backends.grid import Size
-    from kvsim_calibration.backends.torchrun import DTYPES
+    from kvsim_calibration.engine.setup import DTYPES, free_bytes
 
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, list(DTYPES))
     if device.type == "cuda":
-        free, devices = torch.cuda.mem_get_info(device)[0], torch.cuda.device_count()
-        batch, context, chunk = 256, 32_768, 8192
+        devices, batch, context, chunk = torch.cuda.device_count(), 256, 32_768, 8192
     else:
-        free, devices = _free_host(), 1
-        batch, context, chunk = 16, 4096, 512
+        devices, batch, context, chunk = 1, 16, 4096, 512
     return Size(batch=asked.batch or batch, context=asked.context or context, chunk=asked.chunk or chunk,
-                cache_bytes=min(free // 4, 32 << 30), dtypes=dtypes, devices=devices,
+                cache_bytes=min(free_bytes(str(device)) // 4, 32 << 30), dtypes=dtypes, devices=devices,
                 quantized_prefill=backend == "torch", copies=1 << 30 if device.type == "cuda" else 1 << 27)
-
-
-def _free_host() -> int:
-    names = os.sysconf_names
-    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in names else "SC_PHYS_PAGES"
-    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def run_of(backend: str, device: torch.device, about: dict[str, Any], size: Size) -> Run:

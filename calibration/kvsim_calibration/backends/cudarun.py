@@ -1,8 +1,9 @@
 """Cases → times of kvsim's CUDA kernels and of torch's GEMM: CUDA graphs of launches over rotating buffers, replayed.
 
 The subjects (buffers, launch, comparison with float64) are those of the kernels' own benchmark: a launch whose result
-is wrong is no measurement. What torch computes in the model (linear layers, norms, …) is timed as in `torchrun`, in
-graphs too; whole steps and copies between devices run without a graph, with the host's time in them."""
+is wrong is no measurement (batches of unequal lengths are looked through for NaN only). What torch computes in the
+model (linear layers, norms, …) is timed as in `torchrun`, in graphs too; whole steps and copies between devices run
+without a graph, with the host's time in them."""
 
 from __future__ import annotations
 

@@ -69,6 +69,8 @@ def identifier(machine: Row) -> str:
 
 
 def _catalogue_id(name: str) -> str | None:
+    if "NVL" in name.split():  # other clocks, memory and power than the SXM card of that name
+        return None
     return next((found for part, found in CATALOGUE if re.search(rf"\b{re.escape(part)}\b", name)), None)
 
 

@@ -19,14 +19,14 @@ from kvsim_calibration.backends.arena import Arena, fill
 from kvsim_calibration.backends.cases import Case, Values
 from kvsim_calibration.backends.clock import Launch, Timing, timed
 from kvsim_calibration.engine import ops
-from kvsim_calibration.engine.caches import Batch, Contiguous, Paged, PerSequence, Rows, Store
+from kvsim_calibration.engine.caches import Batch, Contiguous, Paged, Rows, Store
 from kvsim_calibration.engine.caches.store import Format
 from kvsim_calibration.engine.model import Dims, Llama
+from kvsim_calibration.engine.setup import DTYPES
 
 Tensor = torch.Tensor
 Launches = dict[str, list[Launch]]
 """column of a raw row → launches, one a buffer set"""
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LAYERS, VOCABULARY = 4, 16
 """of the small model whose steps are timed as a whole"""
 WASH_BYTES = 1 << 22
@@ -111,13 +111,7 @@ class TorchRun:
         """Attention of a batch over what is cached, each launch in another layer."""
         cache, layers = self.cache(values, lengths, counts)
         q = self.normal(sum(counts), values["heads"], values["head_dim"], dtype=cache.store.rows.dtype)
-        return [partial(attended, cache, layer, q) for layer in range(layers)]
-
-
-def attended(cache: PerSequence, layer: int, q: Tensor) -> Tensor:
-    """What `PerSequence.attend` does once the new rows are written."""
-    rows = [cache.batch.rows(at) for at in range(len(cache.batch))]
-    return torch.cat([cache.attend_one(layer, at, q[new], *cache.read(layer, at)) for at, new in enumerate(rows)])
+        return [partial(cache.attend_kept, layer, q) for layer in range(layers)]
 
 
 def _decode(run: TorchRun, v: Values) -> Launches:

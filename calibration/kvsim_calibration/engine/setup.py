@@ -184,7 +184,8 @@ def keep_memory() -> None:
 
 
 def free_bytes(device: str) -> int:
-    """Memory that is free on a torch device."""
+    """Memory that is free on a torch device; of the host all, where the system does not say what is free."""
     if device.startswith("cuda"):
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -115,6 +115,10 @@ class PerSequence(Cache):
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.write(layer, k, v)  # of all, before any is read: sequences may share blocks that are new in this step
+        return self.attend_kept(layer, q)
+
+    def attend_kept(self, layer: int, q: Tensor) -> Tensor:
+        """Attention once the new rows are written: what a calibration times as the attention kernel."""
         rows = [self.batch.rows(at) for at in range(len(self.batch))]
         return torch.cat([self.attend_one(layer, at, q[new], *self.read(layer, at)) for at, new in enumerate(rows)])
 
