@@ -5,6 +5,8 @@ Ray's own retries are off: a task whose worker or node is lost is tried again tw
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,14 +31,25 @@ class Ray:
             import ray  # type: ignore[import-not-found,unused-ignore]
         except ImportError:
             raise InputError("--executor ray needs Ray: pip install 'kvsim[cluster]'") from None
+        self._answers()
         try:
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"--address {self.address}: no Ray cluster answers there ({error})") from None
         try:
             yield from self._run(ray, work, shared, tasks)
         finally:
             ray.shutdown()
+
+    def _answers(self) -> None:
+        """Raises InputError where nobody listens at host:port: Ray itself would try for minutes."""
+        host, _, port = (self.address or "").rpartition(":")
+        if "/" in host or not (host and port.isdecimal()):
+            return
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise InputError(f"--address {self.address}: no Ray cluster answers there ({error})") from None
 
     def _run(self, ray: Any, work: Work, shared: Any, tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         remote = ray.remote(max_retries=0, num_cpus=1)(attempt)
