@@ -10,8 +10,11 @@ docs/plan.md explains the method.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
@@ -114,6 +117,8 @@ def plan(
                 rates.append(again)
         candidates[best] = chosen.with_rates(rates, target, tokens)
     notes = _notes(trace, wanted, objectives)
+    if best is not None and candidates[best].rate_per_replica is not None:
+        notes += _unsteady(part, candidates[best].rate_per_replica or 0.0)
     return Answer(tuple(candidates), best, by, target, wanted, len(trace), objectives, notes)
 
 
@@ -122,6 +127,23 @@ def _notes(trace: Trace, wanted: int, objectives: Objectives) -> tuple[str, ...]
     if wanted < objectives.requests:
         notes.append(f"{wanted:,} requests are few for these percentiles, which want {objectives.requests:,}")
     return tuple(notes)
+
+
+def _unsteady(trace: Trace, rate: float) -> tuple[str, ...]:
+    """Conversations go on after the last one has begun. Where that takes longer than all the beginnings, a run of so
+    few requests never sees as much traffic at once as a long one of the same rate."""
+    begins = np.zeros(len(trace), dtype=np.int64)
+    think = np.maximum(trace.after_parent_ns, 0)
+    for row in np.flatnonzero(trace.parent >= 0).tolist():  # parents come first
+        begins[row] = begins[trace.parent[row]] + think[row]
+    late, span = float(np.quantile(begins, 0.9)) / 1e9 if len(begins) else 0.0, len(trace) / rate
+    if late <= span / 2:
+        return ()
+    enough = 10 ** math.ceil(math.log10(4 * late * rate))
+    return (
+        f"conversations go on for {late:,.0f} s, but {len(trace):,} requests at {rate:.3g}/s all begin within "
+        f"{span:,.0f} s: steady traffic meets more at once and holds less; about {enough:,} requests would tell",
+    )
 
 
 def _candidates(

@@ -179,3 +179,13 @@ def test_command(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
 def test_a_trace_too_short_to_load_a_replica_is_said() -> None:
     answer = find(traffic(2, 20), "e2e_mean=100s").answer
     assert answer.limit == "not found" and "longer trace" in answer.reason
+
+
+def test_conversations_that_outlast_the_run_are_told() -> None:
+    chat = BASE.replace(trace="sample", max_model_len=16384)
+    answer = plan(chat, Objectives.parse("tpot_p90=50ms"), requests=600,
+                  devices=["h200-sxm"], policies=["paged"], tps=[1])
+    assert any("conversations go on for" in note for note in answer.notes)
+    alone = plan(BASE.replace(interval=False), Objectives.parse("tpot_p90=12ms"), devices=["h200-sxm"],
+                 policies=["paged"], tps=[1], trace=traffic(0))
+    assert not any("conversations" in note for note in alone.notes)
