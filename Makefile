@@ -3,7 +3,7 @@
 # make check   lint, types and import rules only
 # make bench   print the speed of the simulator on this machine
 # make app     the interactive app in a browser
-# make gpu     kernel checks and benchmarks on this machine's GPU, resumable
+# make gpu     kernel checks, benchmarks and calibration on this machine's GPU, resumable
 # make readme  write what the demo prints into README.md
 
 PYTHON ?= python3
