@@ -224,10 +224,10 @@ def _parse(text: str, engine: str, version: str, where: str) -> EngineProfile:
 
 def _number(version: str) -> tuple[int, ...]:
     """`"0.19.1"` → (0, 19, 1). Raises InputError for what is no version."""
-    try:
-        return tuple(int(part) for part in version.split("."))
-    except ValueError:
-        raise InputError(f"engine version {version!r} is not understood: write numbers, such as 0.19") from None
+    parts = version.split(".")
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"engine version {version!r} is not understood: write numbers, such as 0.19")
+    return tuple(map(int, parts))
 
 
 def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

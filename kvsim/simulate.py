@@ -102,6 +102,9 @@ def prepare(scenario: Scenario) -> Setup:
         max_model_len=scenario.max_model_len, max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens, block_size=spec.block_size, attention=spec.attention,
     ).require()
+    if scenario.ep > 1 and scenario.ep % scenario.tp:
+        raise InputError(f"--ep {scenario.ep}: experts are shared by whole replicas of --tp {scenario.tp} GPUs; "
+                         f"use a multiple of {scenario.tp}")
     kernels = geometry(
         model, tp=scenario.tp, ep=scenario.ep, dp=max(1, scenario.ep // scenario.tp),
         weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,

@@ -339,6 +339,14 @@ def arguments(config: Path, out: Path, *more: str) -> list[str]:
             "--max-context", "32", "--max-chunk", "8", "--dtypes", "fp32", "--out", str(out), *more]
 
 
+def test_more_threads_than_cores_are_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(config, tmp_path / "many.json", "--threads", "100000")) == 2
+    assert "--threads is 100000" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_killed_at_a_random_moment_ends_with_the_same_rows(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

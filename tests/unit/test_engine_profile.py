@@ -67,6 +67,7 @@ def test_versions_override_constants() -> None:
     [
         ("vlm-1", "unknown engine 'vlm-1': did you mean vllm-1"),
         ("vllm-1@x", "engine version 'x' is not understood"),
+        ("vllm-1@-1", "engine version '-1' is not understood"),
         ("orca@2", "has one version only"),
         ("missing.toml", "can't be read"),
     ],

@@ -95,3 +95,6 @@ def test_expert_parallel_holds_fewer_experts() -> None:
     assert (both.experts, both.top_k) == (whole.experts // 4, whole.top_k // 4)
     with pytest.raises(InputError):
         setup(ep=4)  # a dense model has none
+    for tp, ep in ((2, 3), (4, 2)):  # no whole number of replicas
+        with pytest.raises(InputError, match=f"use a multiple of {tp}"):
+            setup(**moe, tp=tp, ep=ep)

@@ -139,11 +139,15 @@ def _has_kernels() -> bool:
 
 
 def pinned(threads: int | None) -> int:
-    """Give torch a fixed number of threads: those asked for, else one a core that this process may use."""
+    """Give torch a fixed number of threads: those asked for, else one a core that this process may use.
+
+    Raises InputError for more than there are cores: they would take turns, and with very many torch crashes."""
     import torch
 
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = threads or allowed
+    if count > allowed:
+        raise InputError(f"--threads is {count}; this process may use {allowed} cores")
     torch.set_num_threads(count)
     return count
 
