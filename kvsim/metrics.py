@@ -77,7 +77,8 @@ def weighted_distribution(values: Float, counts: NDArray[np.int64]) -> dict[str,
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     ends = np.cumsum(counts)
     total = int(ends[-1])
-    out: dict[str, float | None] = {"mean": float(values @ counts) / total}
+    # not `values @ counts`: BLAS adds in an order that depends on its threads
+    out: dict[str, float | None] = {"mean": float((values * counts).sum()) / total}
     for name, share in _QUANTILES.items():
         place = share * (total - 1)
         below = int(place)
