@@ -65,8 +65,8 @@ def measure(
         raise InputError("kvsim calibrate needs --out FILE.json, where the profile goes")
     words = ["kvsim", "calibrate", *(["--device", device] if device else []), *(["--backend", backend] if backend else
              []), *(["--models", models] if models else []), "--budget", budget, "--out", out.name]
-    asked = Asked(_names(models), out, seconds(parse_duration_ns(budget)), device, backend, resume, threads,
-                  _names(dtypes), max_batch, max_context, max_chunk)
+    asked = Asked(_names(models, "--models"), out, seconds(parse_duration_ns(budget)), device, backend, resume, threads,
+                  _names(dtypes, "--dtypes"), max_batch, max_context, max_chunk)
     profile, store, outcome = calibrate(asked, shlex.join(words))
     _write(profile, out)
     report(profile, store, outcome, out, as_json)
@@ -113,15 +113,16 @@ def time_generation(
     from kvsim.device import load_device
     from kvsim.progress import progress
     from kvsim.units import parse_duration_ns, seconds
-    from kvsim_calibration.backends.command import device_of, needs, pinned
+    from kvsim_calibration.backends.command import device_of, needs, pinned, same_kind
     from kvsim_calibration.generation import measure, path_beside
 
-    machine = load_device(profile).name
+    described = load_device(profile)
     needs("torch")
     on = device_of(device)
+    same_kind(described, str(on))
     pinned(threads)
     with progress("Generating") as update:
-        found = measure(model, machine, tokens, seconds(parse_duration_ns(budget)), str(on),
+        found = measure(model, described.name, tokens, seconds(parse_duration_ns(budget)), str(on),
                         "fp32" if on.type == "cpu" else "bf16", update)
     found.save(path_beside(profile))
     show(found.sentence())
@@ -129,8 +130,11 @@ def time_generation(
     return 0
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+def _names(text: str | None, option: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if text is not None and not names:
+        raise InputError(f"{option} is {text!r}, which names nothing; leave it out or write a list, one comma between")
+    return names
 
 
 @imports.command("aiconfigurator")

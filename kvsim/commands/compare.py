@@ -107,6 +107,8 @@ def _run(trace: Trace, scenario: Scenario) -> Result:
 def _load(folders: list[Path]) -> dict[str, Result]:
     if len(folders) < 2:
         raise InputError(f"{folders[0]}: one Result folder is nothing to compare; name two or more")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError("a Result folder is named twice; name each once")
     names = [folder.name for folder in folders]
     labels = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
     return {label: Result.load(folder) for label, folder in zip(labels, folders, strict=True)}

@@ -371,3 +371,23 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_rows(
     rows = Store(raw).rows
     assert len(rows) == len(wanted) and {(row["case"], row["visit"]) for row in rows} == wanted
     assert load_device(out).tier == "measured"
+
+
+@pytest.mark.parametrize(("flags", "says"), [
+    (["--dtypes", ""], "names nothing"), (["--models", ","], "names nothing"),
+    (["--max-context", "99999999999"], "tokens at most"),
+])
+def test_options_that_say_nothing_or_too_much(flags: list[str], says: str, tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--device", "cpu", "--out", str(tmp_path / "a.json"), *flags]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("command", [
+    ["validate", "step", "--device", "cpu", "--profile", "h100-sxm"],
+    ["calibrate", "generation", "h100-sxm", "--device", "cpu"],
+])
+def test_another_devices_profile_is_no_truth_for_this_one(command: list[str],
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 2
+    assert "is no profile of cpu" in " ".join(capsys.readouterr().err.split())

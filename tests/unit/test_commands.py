@@ -79,6 +79,7 @@ def test_compare_policies(asked: list[Scenario], capsys: pytest.CaptureFixture[s
         (["compare", *WHAT, "--policies", "paged,paged"], "must name each policy once"),
         (["compare", *WHAT, "--policies", ","], "must name each policy once"),
         (["compare", "/nowhere"], "nothing to compare"),
+        (["compare", "/nowhere", "/nowhere/"], "named twice"),
         (["compare", "/nowhere", "/neither"], "no Result folder"),
         (["simulate", *WHAT, "--scenario", "/no.toml"], "--scenario /no.toml: no such file"),
     ],

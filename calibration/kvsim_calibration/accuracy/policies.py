@@ -107,5 +107,5 @@ def _parse_one(text: str) -> Policy:
         elif part.partition(":")[0] in RETENTIONS.names():
             policy = Policy(policy.precision, parse_retention(part))
         else:
-            raise unknown("policy", part, [*PRECISIONS, *RETENTIONS.names(), *presets])
+            raise unknown("policy", part, list(dict.fromkeys([*PRECISIONS, *RETENTIONS.names(), *presets])))
     return policy

@@ -22,6 +22,8 @@ BACKENDS = ("cuda", "torch")
 INSTALL = "pip install 'kvsim[calibrate]'"
 MODELS = {"cpu": "smollm2-135m", "cuda": "llama-3.1-8b"}
 """whose kernels are timed unless the user names models"""
+MOST_CONTEXT = 1 << 20
+"""tokens: one step of a longer prompt would outlast any budget"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ def device_of(name: str | None) -> torch.device:
     return torch.device(f"cuda:{device.index or 0}") if device.type == "cuda" else device
 
 
+def same_kind(profile: DeviceProfile, device: str) -> None:
+    """Raises InputError where a GPU's profile is to speak for a CPU, or a CPU's for a GPU."""
+    if profile.id.startswith("cpu") != device.startswith("cpu"):
+        raise InputError(f"{profile.id} is no profile of {device}, where the measuring is done; make one with "
+                         f"kvsim calibrate --device {device}")
+
+
 def backend_of(name: str | None, device: torch.device) -> str:
     """The backend to use. Raises InputError for one that does not exist or does not fit the device."""
     if name is None:
@@ -162,6 +171,8 @@ def size_of(asked: Asked, device: torch.device, backend: str, dtypes: tuple[str,
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, list(DTYPES))
+    if (asked.context or 0) > MOST_CONTEXT:
+        raise InputError(f"--max-context is {asked.context}; the grid goes to {MOST_CONTEXT:,} tokens at most")
     if device.type == "cuda":
         devices, batch, context, chunk = torch.cuda.device_count(), 256, 32_768, 8192
     else:

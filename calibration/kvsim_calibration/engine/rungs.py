@@ -106,13 +106,14 @@ class Ground:
     @classmethod
     def of(cls, asked: Asked) -> Ground:
         """Raises InputError for a model or a device that is not known, or cannot be run here."""
-        from kvsim_calibration.backends.command import device_of, pinned
+        from kvsim_calibration.backends.command import device_of, pinned, same_kind
 
         device_of(asked.device)
         pinned(asked.threads)
         spec = load_model(asked.model)
         Dims.of(spec)  # before minutes are spent on a model that the engine cannot run
         profile = load_device(asked.profile) if asked.profile else calibrated(asked)
+        same_kind(profile, asked.device)
         dtype, engine = _dtype(asked), load_engine("reference")
         cost = CostModel.of(spec, profile, HostOverhead.of(engine.host), weights_dtype=dtype, kv_dtype=dtype,
                             block_size=engine.limits.block_size)  # fmt: skip
