@@ -12,7 +12,8 @@ import time
 import numpy as np
 
 from kvsim.scenario import Scenario
-from kvsim.simulate import prepare, simulate
+from kvsim.setup import prepare
+from kvsim.simulate import simulate
 from kvsim.trace.types import Trace, make_trace
 
 

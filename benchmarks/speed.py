@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from kvsim.scenario import Scenario
-from kvsim.simulate import prepare, simulate, trace_of
+from kvsim.setup import prepare
+from kvsim.simulate import simulate, trace_of
 from kvsim.trace.types import make_trace
 
 SHARED = Path(os.environ.get("KVSIM_SHARED", Path(__file__).resolve().parents[2] / "shared"))

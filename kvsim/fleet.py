@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvsim.cache.base import Allocator
 from kvsim.cache.build import build_cache
@@ -21,11 +21,9 @@ from kvsim.errors import InputError
 from kvsim.record import Recorder
 from kvsim.scenario import Scenario
 from kvsim.sched.sglang import Limits as SglangLimits
+from kvsim.setup import Setup
 from kvsim.trace.types import Trace
 from kvsim.units import parse_bytes, parse_duration_ns
-
-if TYPE_CHECKING:
-    from kvsim.simulate import Setup
 
 REMOTE = 1 << 62
 """bytes at the other end of the link: as many as there are"""

@@ -11,7 +11,7 @@ from kvsim.cost import Band
 from kvsim.errors import InputError
 from kvsim.result import Result
 from kvsim.scenario import Scenario
-from kvsim.simulate import Setup, prepare
+from kvsim.setup import Setup, prepare
 from kvsim_app.jobs import Pool
 from kvsim_app.selection import Selection
 from kvsim_app.store import Store

@@ -14,7 +14,7 @@ import polars as pl
 
 from kvsim.plan.limit import binding, facts
 from kvsim.result import STATUS, Result
-from kvsim.simulate import Setup
+from kvsim.setup import Setup
 from kvsim.units import NS_PER_S
 
 

@@ -79,7 +79,8 @@ def _names(policies: str) -> list[str]:
 
 
 def _simulate(build: Build, policies: list[str]) -> dict[str, Result]:
-    from kvsim.simulate import prepare, trace_of
+    from kvsim.setup import prepare
+    from kvsim.simulate import trace_of
     from kvsim.workers import Failure, InProcess, Local
 
     base = build()

@@ -25,7 +25,8 @@ from kvsim.plan.limit import binding, facts
 from kvsim.plan.objectives import Objective, Objectives
 from kvsim.plan.search import Point, evaluate, first_guess, largest, rate_at, rater
 from kvsim.scenario import Scenario
-from kvsim.simulate import Progress, Setup, mean_shape, prepare, trace_of
+from kvsim.setup import Setup, prepare
+from kvsim.simulate import Progress, mean_shape, trace_of
 from kvsim.trace import Trace, transform
 from kvsim.workers import Executor, Failure, InProcess
 

@@ -10,7 +10,7 @@ from kvsim.cost import StepShape
 from kvsim.plan.objectives import Columns
 from kvsim.plan.search import Run
 from kvsim.result import MEMORY
-from kvsim.simulate import Setup
+from kvsim.setup import Setup
 
 SAMPLED = 64
 """steps of a run that are taken apart"""

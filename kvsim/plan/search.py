@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from kvsim.cost import CostModel
 from kvsim.plan.objectives import Columns, Objectives
 from kvsim.record import Recorder
-from kvsim.simulate import Setup, simulate
+from kvsim.setup import Setup
+from kvsim.simulate import simulate
 from kvsim.trace import Trace, transform
 
 STEP = 1.04

@@ -11,7 +11,8 @@ from kvsim.errors import InputError
 from kvsim.interval import interval, number
 from kvsim.result import Result
 from kvsim.scenario import Scenario
-from kvsim.simulate import Setup, prepare, results
+from kvsim.setup import Setup, prepare
+from kvsim.simulate import results
 from kvsim.validate.cases import Case, engine_of, read_all, rounding
 from kvsim.validate.report import Goal, Report, Row
 from kvsim.validate.step import predict as predict_static

@@ -19,7 +19,8 @@ from kvsim.device import catalogue
 from kvsim.errors import InputError
 from kvsim.memory import plan_memory
 from kvsim.scenario import Scenario
-from kvsim.simulate import Setup, prepare, results
+from kvsim.setup import Setup, prepare
+from kvsim.simulate import results
 from kvsim.trace import Trace, load
 from kvsim.trace.files import Member, open_source
 from kvsim.validate.report import Goal, Report, Row

@@ -17,7 +17,8 @@ from kvsim_app.steady import limit, steady
 
 from kvsim.result import Result
 from kvsim.scenario import make
-from kvsim.simulate import prepare, run
+from kvsim.setup import prepare
+from kvsim.simulate import run
 from kvsim.trace import load
 from kvsim.units import GIB
 

@@ -16,7 +16,8 @@ from kvsim.errors import InputError
 from kvsim.fleet import run_fleet
 from kvsim.record import COMPLETED, FAILED, REFUSED, Recorder
 from kvsim.scenario import Scenario
-from kvsim.simulate import chains, prepare, simulate
+from kvsim.setup import prepare
+from kvsim.simulate import chains, simulate
 from kvsim.trace.types import Trace, make_trace
 
 BASE = Scenario(trace="made", model="llama-3.2-1b", device="l4", policy="paged-prefix", max_model_len=2048,

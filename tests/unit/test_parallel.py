@@ -9,7 +9,8 @@ from kvsim.cost import StepShape
 from kvsim.cost.pipeline import PipelineCost
 from kvsim.errors import InputError
 from kvsim.scenario import Scenario
-from kvsim.simulate import Setup, prepare, simulate
+from kvsim.setup import Setup, prepare
+from kvsim.simulate import simulate
 from kvsim.trace.types import Trace, make_trace
 
 BASE = Scenario(

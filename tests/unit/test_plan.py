@@ -16,7 +16,8 @@ from kvsim.plan import Objectives, evaluate, plan, rate_at
 from kvsim.plan.answer import Candidate, choose, replicas_for
 from kvsim.plan.search import Point, Run, largest
 from kvsim.scenario import Scenario
-from kvsim.simulate import prepare, run, simulate
+from kvsim.setup import prepare
+from kvsim.simulate import run, simulate
 from kvsim.trace import transform
 from kvsim.trace.types import Trace, make_trace
 from kvsim.workers import Local

@@ -12,7 +12,7 @@ from kvsim_app.session import selection, setup
 from kvsim.device import DeviceProfile
 from kvsim.precision import canonical
 from kvsim.report.palette import TIERS
-from kvsim.simulate import Setup
+from kvsim.setup import Setup
 
 
 def _policy_setup() -> tuple[str, Setup]:

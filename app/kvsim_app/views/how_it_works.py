@@ -14,7 +14,7 @@ from kvsim_app.session import selection, setup, step_error, store
 
 from kvsim.cost import CostModel
 from kvsim.precision import FORMATS
-from kvsim.simulate import Setup
+from kvsim.setup import Setup
 from kvsim.units import format_bytes
 
 

@@ -1,0 +1,108 @@
+"""A Scenario with every name resolved: where models, devices, engines, caches and limits meet.
+
+`prepare` refuses what does not go together; a Setup is all that one replica needs beside a trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvsim.cache.build import Pool
+from kvsim.cache.policies import POLICIES
+from kvsim.cache.spec import CacheSpec
+from kvsim.cost import CostModel, HostOverhead
+from kvsim.cost.kernels import geometry
+from kvsim.cost.pipeline import PipelineCost
+from kvsim.device import DeviceProfile, load_device
+from kvsim.engine.decode_set import NEVER
+from kvsim.engine_profile import EngineProfile, load_engine
+from kvsim.errors import InputError
+from kvsim.memory import MemoryPlan, forward_bytes, plan_memory
+from kvsim.model import ModelSpec, load_model
+from kvsim.scenario import Scenario
+from kvsim.sched import SCHEDULERS
+from kvsim.sched.base import Limits, Scheduler
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A Scenario with every name resolved: all that one replica needs beside a trace."""
+
+    scenario: Scenario
+    model: ModelSpec
+    device: DeviceProfile
+    engine: EngineProfile
+    spec: CacheSpec
+    memory: MemoryPlan
+    limits: Limits
+    scheduler: type[Scheduler]
+    cost: CostModel
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Tokens that each attention group of the model attends under the policy (0: all)."""
+        cap = self.spec.retention.cap
+        windows = [group.window for group in self.model.attention_groups]
+        return tuple(windows) if cap >= NEVER // 4 else tuple(min(window or cap, cap) for window in windows)
+
+    def pool(self) -> Pool:
+        memory, scenario = self.memory, self.scenario
+        return Pool(
+            bytes=memory.pool, token_bytes=memory.group_token_bytes, windows=memory.windows,
+            max_model_len=memory.max_model_len, batch_tokens=memory.max_num_batched_tokens,
+            unusable=memory.unusable_blocks, forks=self.forks,
+            activation_bytes=forward_bytes(self.model, self.engine, 1, scenario.tp),
+        )
+
+    @property
+    def forks(self) -> bool:
+        """Whether further answers to a prompt are forked off the first."""
+        return self.engine.forks and self.scenario.samples > 1
+
+
+def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
+    """The preset (the engine's, in its block size, where none is named) with the axes that the scenario overrides."""
+    block_size = scenario.block_size or (None if scenario.policy else engine.limits.block_size)
+    return POLICIES.get(scenario.policy or engine.policy).override(
+        layout=scenario.layout, block_size=block_size, prefix=scenario.prefix, eviction=scenario.eviction,
+        retention=scenario.retention, precision=scenario.kv_dtype, tier=scenario.tier, on_pressure=scenario.on_pressure,
+        attention=scenario.attention,
+    )
+
+
+def prepare(scenario: Scenario) -> Setup:
+    """Resolve a scenario. Raises InputError that names the flag or name that is wrong."""
+    if scenario.speculative:
+        raise InputError("--speculative: speculative decoding is not modelled; leave it out (TPOT is then too high)")
+    model, device = load_model(scenario.model), load_device(scenario.device)
+    engine = load_engine(scenario.engine or "vllm-1")
+    spec = policy_of(scenario, engine)
+    memory = plan_memory(
+        model, device, engine, tp=scenario.tp, pp=scenario.pp, ep=scenario.ep, weights_dtype=scenario.weights_dtype,
+        kv_dtype=spec.precision, gpu_memory_utilization=scenario.gpu_memory_utilization,
+        max_model_len=scenario.max_model_len, max_num_seqs=scenario.max_num_seqs,
+        max_num_batched_tokens=scenario.max_num_batched_tokens, block_size=spec.block_size, attention=spec.attention,
+    ).require()
+    if scenario.ep > 1 and scenario.ep % scenario.tp:
+        raise InputError(f"--ep {scenario.ep}: experts are shared by whole replicas of --tp {scenario.tp} GPUs; "
+                         f"use a multiple of {scenario.tp}")
+    kernels = geometry(
+        model, tp=scenario.tp, ep=scenario.ep, dp=max(1, scenario.ep // scenario.tp),
+        weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
+        attention=spec.attention, block_size=spec.block_size,
+    )
+    host = HostOverhead.of(engine.host, scenario.tp)
+    cost = CostModel(kernels, device, host) if scenario.pp == 1 else PipelineCost(
+        kernels, device, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
+    limits = Limits(
+        sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens * scenario.pp,
+        chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
+        reserve_output=engine.reserve_output,
+    )
+    scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
+    if (spec.prefix == "radix") != (scheduler is SCHEDULERS.get("sglang")):
+        raise InputError(
+            f"prefix {spec.prefix} and scheduler {scenario.scheduler or engine.scheduler} do not go together: SGLang's "
+            "scheduler runs on its radix tree and on nothing else (--engine sglang, or another policy)"
+        )
+    return Setup(scenario, model, device, engine, spec, memory, limits, scheduler, cost)
