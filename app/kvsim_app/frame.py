@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import altair as alt
 import polars as pl
@@ -77,12 +77,16 @@ def show(chart: alt.Chart | alt.LayerChart | alt.VConcatChart, key: str, title: 
     st.altair_chart(chart, width="stretch", key=key)
 
 
-def download(frame: pl.DataFrame, name: str) -> None:
-    """The data behind the page, and how to come back to it."""
+def download(frame: pl.DataFrame | Callable[[], pl.DataFrame], name: str) -> None:
+    """The data behind the page, or what makes it, and how to come back to it."""
+
+    def write() -> bytes:  # when it is asked for
+        return (frame if isinstance(frame, pl.DataFrame) else frame()).write_csv().encode()
+
     left, right = st.columns([1, 4], vertical_alignment="center")
     left.download_button(
         "CSV",
-        lambda: frame.write_csv().encode(),  # written when it is asked for
+        write,
         f"kvsim-{name}.csv",
         "text/csv",
         key=f"csv-{name}",

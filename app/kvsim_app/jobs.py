@@ -48,13 +48,14 @@ class Pool:
             threading.Thread(target=self._serve, daemon=True).start()
 
     def submit(self, scenario: Scenario) -> Job:
-        """The job of a scenario: done at once where its run is kept. Raises InputError where it may not run here."""
+        """The job of a scenario: done at once where its run is kept, cancelled where it was stopped and nobody has said
+        `resume`. Raises InputError where it may not run here."""
         scenario = self.store.admit(scenario)
         folder = self.store.place(scenario)
         with self._news:
             kept = (folder / "run.json").is_file()
             job = self._jobs.get(folder)
-            if job is None or job.state in ("failed", "cancelled") or (job.state == "done" and not kept):
+            if job is None or job.state == "failed" or (job.state == "done" and not kept):
                 job = self._jobs[folder] = Job(scenario, folder)
                 if kept:
                     job.state, job.share = "done", 1.0
@@ -71,6 +72,12 @@ class Pool:
                     job.state = "cancelled"
                     if job.process is not None:
                         job.process.kill()
+
+    def resume(self) -> None:
+        """What was cancelled may be asked for again."""
+        with self._news:
+            for folder in [folder for folder, job in self._jobs.items() if job.state == "cancelled"]:
+                del self._jobs[folder]
 
     def _serve(self) -> None:
         process = _start()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import polars as pl
 import streamlit as st
 
+from kvsim.errors import InputError
 from kvsim.result import Result
 from kvsim.scenario import Scenario
-from kvsim_app import session
+from kvsim_app import frame, session
 from kvsim_app.jobs import Job
 from kvsim_app.presets import PRESETS
 from kvsim_app.session import choose, pool, selection, store
 
 _POLL_S = 0.05
+_TELL_S = 0.3
+"""between two updates of the bar: each is work for the browser, on cores that simulate"""
 
 
 def selected() -> dict[str, Result]:
@@ -57,10 +61,13 @@ def _wait(jobs: Mapping[str, Job], what: str) -> None:
             width="stretch",
             key=f"stop-{what}",
         )
+    told = 0.0
     while not all(job.ended for job in jobs.values()):
-        share = sum(1.0 if job.ended else job.share for job in jobs.values()) / len(jobs)
-        busy = ", ".join(name for name, job in jobs.items() if job.state == "running")
-        bar.progress(min(share, 1.0), f"{what} {busy or '…'}")
+        if time.monotonic() - told > _TELL_S:
+            told = time.monotonic()
+            share = sum(1.0 if job.ended else job.share for job in jobs.values()) / len(jobs)
+            busy = ", ".join(name for name, job in jobs.items() if job.state == "running")
+            bar.progress(min(share, 1.0), f"{what} {busy or '…'}")
         time.sleep(_POLL_S)
     place.empty()
 
@@ -77,6 +84,37 @@ def one_of(runs: Mapping[str, Result], key: str) -> tuple[str, Result]:
             or names[0]
         )
     return name, runs[name]
+
+
+def opened(title: str, finding: Callable[[str, Result], str]) -> tuple[str, Result]:
+    """Begin a page about one run: its finding, and a choice of the run where there are several. The page ends here
+    where no request was completed."""
+    runs = selected()
+    place = st.container()
+    name, result = one_of(runs, title.lower())
+    with place:
+        frame.header(title, finding(name, result))
+        frame.trust({name: result})
+    if not result.summary["requests"]["completed"]:
+        st.stop()
+    return name, result
+
+
+def overheard(name: str, result: Result) -> pl.DataFrame | None:
+    """Prefill chunks, preemptions and swaps of a run that `selected` returned (overheard.py); None where they can't be
+    known. A recorded simulation is simulated once more, which gives the same run unless kvsim has changed."""
+    scenario = selection().scenarios().get(name)
+    if scenario is None:
+        if not (asked := result.run.get("scenario")):
+            return None
+        try:
+            scenario = Scenario.model_validate(asked).replace(interval=False)
+            again = simulated({name: scenario}, "Simulating once more")
+        except (InputError, ValueError):
+            return None
+        if name not in again or not again[name].requests.equals(result.requests):
+            return None
+    return session.events(pool().submit(scenario).folder)
 
 
 def welcome() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import polars as pl
 import streamlit as st
 
 from kvsim.cost import Band
@@ -13,6 +14,7 @@ from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.setup import Setup, prepare
 from kvsim_app.jobs import Pool
+from kvsim_app.overheard import beside
 from kvsim_app.selection import Selection
 from kvsim_app.store import Store
 
@@ -62,7 +64,8 @@ def selection() -> Selection:
 
 
 def choose(chosen: Selection) -> None:
-    """Look at something else; the address follows."""
+    """Look at something else, or at what was stopped again; the address follows."""
+    pool().resume()
     st.session_state.selection = chosen
     st.session_state.started = True
     st.session_state.address = chosen.query()
@@ -78,6 +81,17 @@ def load(folder: Path) -> Result:
     """A Result folder, kept in memory until it changes on disk."""
     document = folder / "run.json"
     return _load(str(folder), document.stat().st_mtime_ns if document.is_file() else 0)
+
+
+@st.cache_resource(show_spinner=False, max_entries=6)
+def _events(file: str, changed_ns: int) -> pl.DataFrame:
+    return pl.read_parquet(file)
+
+
+def events(folder: Path) -> pl.DataFrame | None:
+    """What was overheard of the run in one of the app's own folders (overheard.py); None where nothing was."""
+    file = beside(folder)
+    return _events(str(file), file.stat().st_mtime_ns) if file.is_file() else None
 
 
 @st.cache_resource(show_spinner=False, max_entries=24)

@@ -2,7 +2,8 @@
 
 In:  {"scenario": {…}, "folder": "…"}
 Out: {"done": 0.4} …, then {"folder": "…"} or {"error": "a sentence"}
-Results are saved at once or not at all, so the app may kill this process at any moment.
+Results are saved at once or not at all, so the app may kill this process at any moment. What was overheard is saved
+first: where there is a Result it is there too.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from kvsim import InputError, Result, Scenario, run  # noqa: F401  (loads the simulator before the first job)
+from kvsim import InputError, Scenario
+from kvsim.setup import prepare
+from kvsim.simulate import Progress, results, trace_of
+from kvsim_app.overheard import Overheard
 
 _EVERY_S = 0.1
 
@@ -34,12 +39,20 @@ def _answer(job: dict[str, Any], out: Any) -> dict[str, Any]:
             _say(out, {"done": done / total if total else 0.0})
 
     try:
-        run(Scenario.model_validate(job["scenario"]), progress).save(job["folder"])
+        simulate(Scenario.model_validate(job["scenario"]), Path(job["folder"]), progress)
     except InputError as error:
         return {"error": str(error)}
     except Exception as error:
         return {"error": f"a bug in kvsim, {type(error).__name__}: {error} (please report it)"}
     return {"folder": job["folder"]}
+
+
+def simulate(scenario: Scenario, folder: Path, progress: Progress | None = None) -> None:
+    """Run a scenario into a Result folder, and what is overheard on the way into a file beside it."""
+    heard, setup = Overheard(), prepare(scenario)
+    result = results(trace_of(scenario), heard.of(setup), progress)[0]
+    heard.save(folder, result)
+    result.save(folder)
 
 
 def _say(out: Any, message: dict[str, Any]) -> None:

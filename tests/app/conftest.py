@@ -11,7 +11,7 @@ pytest.importorskip("streamlit")
 pytest.importorskip("altair")
 
 import kvsim_app
-from kvsim_app import load
+from kvsim_app import load, worker
 from kvsim_app.selection import Selection
 from kvsim_app.store import Store
 from streamlit.testing.v1 import AppTest
@@ -39,7 +39,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def keep(store: Store, scenario: Scenario) -> None:
-    run(scenario).save(store.place(store.admit(scenario)))
+    admitted = store.admit(scenario)
+    worker.simulate(admitted, store.place(admitted))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("altair")
 
-from kvsim_app.charts import latency, memory, timeline
+from kvsim_app.charts import latency, memory, operations, timeline
 from kvsim_app.charts import trace as traffic
 from kvsim_app.charts.style import bytes_axis, log_axis, seconds_axis
 from kvsim_app.load import capacities, points
@@ -37,12 +37,12 @@ def result() -> Result:
 def test_a_run_of_20_000_requests_sends_less_than_2_mb_a_chart(result: Result) -> None:
     at = memory.moments(result)[1]
     runs = {"a": result, "b": result}
-    time, rates = timeline.rates(result)
+    time, rates = operations.rates(result)
     charts: dict[str, Any] = {
         "over time": memory.over_time(result), "address map": memory.address_map(result, at),
-        "block grid": memory.block_grid(result, at), "gantt": timeline.gantt(result, REQUESTS // 2),
-        "rates": timeline.panel(time, rates, "tokens/s"), "bars": memory.bars(runs),
-        **{metric: timeline.quantiles(result, metric) for metric in ("ttft", "tpot", "e2e", "queue")},
+        "block grid": memory.block_grid(result, at), "gantt": timeline.gantt(result, None, REQUESTS // 2),
+        "rates": operations.panel(time, rates, "tokens/s"), "bars": memory.bars(runs),
+        **{metric: operations.quantiles(result, metric) for metric in ("ttft", "tpot", "e2e", "queue")},
         **{f"{metric} cdf": latency.cdf(runs, metric) for metric in latency.METRICS},
         "lengths": traffic.lengths(load(TRACE)), "arrivals": traffic.arrivals(load(TRACE)),
         "both": traffic.prompts_and_answers(load(TRACE)),

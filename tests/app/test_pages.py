@@ -85,3 +85,12 @@ def test_calculator_says_what_does_not_fit(app: AppTest) -> None:
     app.selectbox(key="calc-model").set_value("llama-3.1-405b").run()
     assert not app.exception
     assert "does not fit" in texts(app)
+
+
+def test_timeline_shows_single_prefill_chunks_of_own_and_recorded_simulations(app: AppTest) -> None:
+    app.query_params["runs"] = "recorded"
+    go(app, "timeline")
+    for name in ("paged", "recorded"):
+        app.button_group(key="timeline-run").set_value([name]).run()
+        assert not app.exception and not app.error
+        assert "Each step of a prefill is a bar of its own" in texts(app)

@@ -102,6 +102,12 @@ def test_a_worker_runs_is_stopped_and_goes_on(tmp_path: Path) -> None:
     assert (long.state, short.state) == ("cancelled", "done")
     assert (short.folder / "run.json").is_file() and not long.folder.exists()
     assert pool.submit(base.replace(limit=3)).state == "done"
+    # a page that is drawn again does not start what was stopped; pressing Run does
+    assert pool.submit(long.scenario) is long
+    pool.resume()
+    again = pool.submit(long.scenario)
+    assert not again.ended
+    pool.cancel([again])
 
 
 def test_measured_answers_are_read_from_the_folder_and_the_app(tmp_path: Path) -> None:

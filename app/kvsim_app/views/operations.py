@@ -5,43 +5,35 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts import timeline
-from kvsim_app.runs import one_of, selected
+from kvsim_app.charts import operations
+from kvsim_app.runs import opened
 
 from kvsim.report.data import load_over_time, memory_over_time
 
 
 def page() -> None:
-    runs = selected()
-    place = st.container()
-    name, result = one_of(runs, "operations")
-    with place:
-        frame.header("Operations", findings.operations(name, result))
-        frame.trust({name: result})
-    summary = result.summary
-    if not summary["requests"]["completed"]:
-        return
-    _numbers(summary)
-    time, rates = timeline.rates(result)
+    _, result = opened("Operations", findings.operations)
+    _numbers(result.summary)
+    time, rates = operations.rates(result)
     load, memory = load_over_time(result, 120), memory_over_time(result, 120)
     panels = [
-        ("Time to first token", timeline.quantiles(result, "ttft"), frame.definitions("TTFT")),
-        ("Time per output token", timeline.quantiles(result, "tpot"), frame.definitions("TPOT")),
-        ("End to end", timeline.quantiles(result, "e2e"), frame.definitions("E2E")),
-        ("Queue", timeline.quantiles(result, "queue"), frame.definitions("queue")),
+        ("Time to first token", operations.quantiles(result, "ttft"), frame.definitions("TTFT")),
+        ("Time per output token", operations.quantiles(result, "tpot"), frame.definitions("TPOT")),
+        ("End to end", operations.quantiles(result, "e2e"), frame.definitions("E2E")),
+        ("Queue", operations.quantiles(result, "queue"), frame.definitions("queue")),
         (
             "Token throughput",
-            timeline.panel(time, {k: rates[k] for k in ("prompt tokens", "generation tokens")}, "tokens/s"),
+            operations.panel(time, {k: rates[k] for k in ("prompt tokens", "generation tokens")}, "tokens/s"),
             frame.definitions("throughput"),
         ),
         (
             "Arrivals and completions",
-            timeline.panel(time, {k: rates[k] for k in ("arrivals", "completions")}, "requests/s"),
+            operations.panel(time, {k: rates[k] for k in ("arrivals", "completions")}, "requests/s"),
             "Requests a second.",
         ),
     ]
     if load.values:
-        panels.append(("Scheduler state", timeline.panel(load.time, load.values, "requests"), "Running and waiting."))
+        panels.append(("Scheduler state", operations.panel(load.time, load.values, "requests"), "Running and waiting."))
     if memory.values:
         shown = {k: memory.values[k] for k in ("used", "cached") if memory.values[k].any()} or {
             "used": memory.values["used"]
@@ -49,7 +41,7 @@ def page() -> None:
         panels.append(
             (
                 "Cache utilization",
-                timeline.panel(memory.time, shown, "of the KV pool", ".1%"),
+                operations.panel(memory.time, shown, "of the KV pool", ".1%"),
                 frame.definitions("used", "cached"),
             )
         )
