@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kvsim_app import worker
+from kvsim_app.selection import Selection
+from kvsim_app.store import Store
 from streamlit.testing.v1 import AppTest
 
 PAGES = ("answer", "load_curve", "pareto", "compare", "anatomy", "memory_map", "timeline", "operations", "cost",
@@ -94,3 +97,21 @@ def test_timeline_shows_single_prefill_chunks_of_own_and_recorded_simulations(ap
         app.button_group(key="timeline-run").set_value([name]).run()
         assert not app.exception and not app.error
         assert "Each step of a prefill is a bar of its own" in texts(app)
+
+
+def test_compare_says_what_a_lossy_policy_costs_in_answers(app: AppTest, store: Store) -> None:
+    app.query_params["policies"] = "paged,paged-int4"
+    said = {name: str(value[0] if isinstance(value, list) else value) for name, value in app.query_params.items()}
+    scenario = store.admit(Selection.from_query(said).scenarios()["paged-int4"])
+    worker.simulate(scenario, store.place(scenario))
+    go(app, "compare")
+    row = app.dataframe[0].value.set_index("metric").loc["perplexity*"]
+    assert row["paged"] == "unchanged" and row["paged-int4"].startswith("+7.")
+    assert "No promise" in texts(app)
+
+
+def test_calculator_says_what_fewer_bits_cost_in_answers(app: AppTest) -> None:
+    go(app, "calculator")
+    assert "changes answers" not in texts(app)
+    app.selectbox(key="calc-kv").set_value("int4").run()
+    assert "A cache in int4 changes answers: perplexity **+7." in texts(app)

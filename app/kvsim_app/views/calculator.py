@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import streamlit as st
-from kvsim_app import frame
+from kvsim_app import frame, quality
 from kvsim_app.charts.calculator import BATCHES, CONTEXTS, heat_map
 from kvsim_app.charts.memory import plan as plan_chart
 from kvsim_app.session import selection
@@ -59,6 +59,8 @@ def page() -> None:
             ":green-badge[:material/calculate: exact counts] Sizes follow from the model's shape and the "
             f"engine's rules; the pool is known to ± {format_bytes(plan.spread)} (90 %)."
         )
+        for cost in quality.of_kind(kv):
+            st.caption(f"A cache in {kv} changes answers: perplexity **{cost.text}**. {quality.source()}")
     columns = st.columns(4)
     columns[0].metric(
         "KV bytes a token, each GPU",

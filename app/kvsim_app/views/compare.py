@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import polars as pl
 import streamlit as st
-from kvsim_app import findings, frame
+from kvsim_app import findings, frame, quality
 from kvsim_app.charts import latency
 from kvsim_app.charts.latency import METRICS
+from kvsim_app.charts.quality import perplexity
 from kvsim_app.runs import selected
 
 from kvsim.report.columns import SHARES, SPEED, WORK
@@ -26,6 +27,9 @@ def table(runs: Mapping[str, Result]) -> pl.DataFrame:
         best = column.best(summaries.values())
         texts = {name: column.text(summary) for name, summary in summaries.items()}
         rows.append({"metric": column.heading, **{n: f"{t} ★" if t == best else t for n, t in texts.items()}})
+    if changed := quality.of_runs(runs):
+        said = {name: " · ".join(row.text for row in changed[name]) or "not measured" for name in changed}
+        rows.append({"metric": "perplexity*", **{name: said.get(name, "unchanged") for name in runs}})
     return pl.DataFrame(rows)
 
 
@@ -77,6 +81,7 @@ def page() -> None:
             frame.definitions(METRICS[metric]),
         )
     _intervals(runs, metric)
+    _quality(runs)
     left, right = st.columns([3, 2])
     with left:
         st.markdown("**Every metric**", help=frame.definitions("hit share", "memory shares", "computed tokens"))
@@ -102,6 +107,22 @@ def _intervals(runs: Mapping[str, Result], metric: str) -> None:
                 )
     if lines:
         st.caption("90 % intervals: " + " · ".join(lines), help=frame.definitions("interval"))
+
+
+def _quality(runs: Mapping[str, Result]) -> None:
+    """What the policies cost in answers, beside what they give in time and memory."""
+    changed = quality.of_runs(runs)
+    rows = [row for found in changed.values() for row in found]
+    if rows:
+        frame.show(
+            perplexity(rows, list(runs)),
+            "compare-quality",
+            "What it costs in answers *",
+            "How much less sure the model is of the right next token when its cache is quantized or cut. Policies that "
+            "are not drawn keep the cache whole, and the model's answers with it.",
+        )
+    if changed:
+        st.caption(f"\\* {quality.source()}")
 
 
 def _deltas(runs: Mapping[str, Result]) -> None:

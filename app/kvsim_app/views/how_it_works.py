@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import streamlit as st
-from kvsim_app import frame, lessons, physics
+from kvsim_app import frame, lessons, physics, quality
 from kvsim_app.charts import cost as cost_charts
 from kvsim_app.charts import lesson
+from kvsim_app.charts.quality import perplexity
 from kvsim_app.frame import duration
 from kvsim_app.measured import measured
 from kvsim_app.session import selection, setup, step_error, store
@@ -240,8 +241,7 @@ def quantizing(made: Setup) -> None:
     st.markdown(
         "Numbers of the cache can be stored in 8 or 4 bits. int8 keeps a scale for each token and head, int4 a scale "
         "and a zero for each 32 numbers, so **half the bytes is not quite half**. And half the bytes is **not half the "
-        "time**: weights, launches and the conversion stay. What it costs in answer quality is measured by `kvsim "
-        "accuracy`."
+        "time**: weights, launches and the conversion stay. Fewer bits also change the answers a little."
     )
     left, right = st.columns(2)
     with left:
@@ -257,6 +257,20 @@ def quantizing(made: Setup) -> None:
             f"Time of a decode step, {batch} × {context:,} tokens",
         )
     st.caption(" · ".join(f"{n}: {FORMATS[n].bits} bits, {format_bytes(sizes[n])} a token" for n in names))
+    _answers("fp8", "int8", "int4")
+
+
+def _answers(*kinds: str) -> None:
+    """What these policies cost in quality, as measured."""
+    rows = quality.of_kind(*kinds)
+    frame.show(
+        perplexity(rows, kinds),
+        "answers",
+        "Measured: what it costs in answers",
+        "Perplexity says how unsure the model is of the right next token; hover to see how often that token stays the "
+        "same and how many facts hidden in a long text are still found. `kvsim accuracy` measures it.",
+    )
+    st.caption(f":green-badge[:material/verified: measured] {quality.source()}")
 
 
 def _cost(made: Setup, kv_dtype: str, attention: str = "flash") -> CostModel:
@@ -290,6 +304,7 @@ def evicting(made: Setup) -> None:
     )
     frame.show(lesson.strip(kept), "evicting", f"What is still in the cache (the first {prompt} tokens are the prompt)")
     st.caption("Which tokens are heavy hitters is the model's choice; here they are spread evenly, to illustrate.")
+    _answers("streaming", "h2o", "snapkv")
 
 
 def flash(made: Setup) -> None:
