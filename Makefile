@@ -1,6 +1,7 @@
 # make demo    install the light core and compare four cache policies on the bundled hour of chat traffic
 # make test    everything CI runs: lint, types, import rules, tests
 # make check   lint, types and import rules only
+# make native  compile the simulator's inner loop again after an edit (installing does it too)
 # make bench   print the speed of the simulator on this machine
 # make app     the interactive app in a browser
 # make gpu     kernel checks, benchmarks and calibration on this machine's GPU, resumable
@@ -11,7 +12,7 @@ BIN := .venv/bin
 PYTEST ?=
 GPU_PYTHON ?= $(if $(wildcard .venv/dev),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test check bench app gpu readme
+.PHONY: demo test check native bench app gpu readme
 .DELETE_ON_ERROR:
 
 demo: $(BIN)/kvsim
@@ -28,6 +29,9 @@ check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+native: .venv/dev
+	$(BIN)/python hatch_build.py
 
 bench: $(BIN)/kvsim
 	$(BIN)/python benchmarks/speed.py

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvsim import native
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import simulate, trace_of
@@ -26,6 +27,8 @@ SHARED = Path(os.environ.get("KVSIM_SHARED", Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
+    if not native.up_to_date():
+        print("The inner loop is not compiled (make native): everything takes about three times as long.")
     print(f"{'what':<40}{'measured':>22}{'goal':>16}")
     with tempfile.TemporaryDirectory() as folder:
         for what, measured, goal in rows(Path(folder)):

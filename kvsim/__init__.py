@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvsim import native
+
 if TYPE_CHECKING:
     from kvsim.errors import InputError
     from kvsim.result import Result
@@ -23,6 +25,9 @@ __version__ = "0.1.0"
 __all__ = ["InputError", "Result", "Scenario", "run"]
 
 _HOME = {"InputError": "kvsim.errors", "Result": "kvsim.result", "Scenario": "kvsim.scenario", "run": "kvsim.simulate"}
+
+
+native.use()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ never here.
 
 from __future__ import annotations
 
-import copy
 from array import array
 from struct import Struct
 from typing import Protocol
@@ -55,16 +54,7 @@ class Recorder:
 
     def __init__(self, requests: int, span_ns: int) -> None:
         start = {"status": FAILED, "cached_tokens": 0, "recomputed_tokens": 0, "preemptions": 0}
-        self.requests: dict[str, array[int]] = {
-            name: array("q", (start.get(name, -1),)) * requests for name in REQUEST_COLUMNS
-        }
-        self.arrival_ns = self.requests["arrival_ns"]
-        self.scheduled_ns = self.requests["scheduled_ns"]
-        self.first_token_ns = self.requests["first_token_ns"]
-        self.last_token_ns = self.requests["last_token_ns"]
-        self._status = self.requests["status"]
-        self._replica = self.requests["replica"]
-        self.reasons: list[str] = []
+        self._about({name: array("q", (start.get(name, -1),)) * requests for name in REQUEST_COLUMNS}, [])
         self.steps = bytearray()
         self.timeline = array("q")
         self.maps = array("q")
@@ -81,13 +71,24 @@ class Recorder:
         self.next_sample = 0
         """the timeline has one sample a grid time: the state at the end of the step that reaches it"""
 
+    def _about(self, requests: dict[str, array[int]], reasons: list[str]) -> None:
+        """Record in these columns, one row a request."""
+        self.requests = requests
+        self.arrival_ns = requests["arrival_ns"]
+        self.scheduled_ns = requests["scheduled_ns"]
+        self.first_token_ns = requests["first_token_ns"]
+        self.last_token_ns = requests["last_token_ns"]
+        self._status = requests["status"]
+        self._replica = requests["replica"]
+        self.reasons = reasons
+
     # -- replicas of a cluster ----------------------------------------------------------------------------------------
 
     def part(self) -> Recorder:
         """A recorder for one of several replicas: the same requests, its own steps, timeline and gaps."""
-        other = copy.copy(self)
-        for name in _GROWING:
-            setattr(other, name, getattr(self, name)[:0])
+        other = Recorder(0, 0)
+        other._about(self.requests, self.reasons)
+        other.sample_every = self.sample_every
         return other
 
     def absorb(self, part: Recorder) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.cache.retention import FULL, Retention
 
 
@@ -109,6 +111,7 @@ class MemoryStats:
         assert min(self.used, self.reserved, self.internal, self.cached, self.external, self.free) >= 0, self
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocator(ABC):
     """A cache layout. "Does not fit" is a value, never an exception; a call that returns False changes nothing.
 
@@ -124,10 +127,13 @@ class Allocator(ABC):
     """whether it ever copies inside the device (`take_moved_bytes`)"""
     returns_while_decoding: bool = False
     """whether decoding sequences give memory back (blocks that their windows have left)"""
-    retention: Retention = FULL
-    """which tokens of a sequence it keeps"""
     step: int = 0
     """decode steps so far: the clock that `Sequence.base` is relative to"""
+
+    @property
+    def retention(self) -> Retention:
+        """Which tokens of a sequence it keeps."""
+        return FULL
 
     def match(self, seq: Sequence) -> int:
         """Tokens of `seq` found in the prefix cache, at most `seq.tokens − 1`: at least one token is computed."""

@@ -22,8 +22,6 @@ class Fit(Contiguous):
     step whatever the strides are.
     """
 
-    space: HoleSpace
-
     copies = True
 
     def __init__(
@@ -44,6 +42,12 @@ class Fit(Contiguous):
         """what the next step's growth leads to, until something else changes: the holes left, and the (sequence,
         start, capacity) of those that grow"""
 
+    @property
+    def _holes(self) -> HoleSpace:
+        """The space, of which `make_space` makes one with holes for first and best fit."""
+        assert isinstance(self.space, HoleSpace)
+        return self.space
+
     def capacity(self, seq: Sequence, tokens: int) -> int:
         return min(-(-tokens // self.growth_tokens) * self.growth_tokens, self.max_model_len)
 
@@ -56,7 +60,7 @@ class Fit(Contiguous):
         needed = seq.computed + tokens
         if needed > held.capacity:
             capacity = self.capacity(seq, needed)
-            start = self._find(self.space, held, capacity)
+            start = self._find(self._holes, held, capacity)
             if start < 0:
                 return False
             self._planned = None
@@ -128,7 +132,7 @@ class Fit(Contiguous):
                 due.append(heappop(self._full))
             for entry in due:
                 heappush(self._full, entry)
-            holes, grown = self.space.copy(), []
+            holes, grown = self._holes.copy(), []
             for _, _, seq in due:
                 capacity = self.capacity(seq, seq.base + self.step + 1)
                 start = self._find(holes, seq.store, capacity)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.cache.base import Allocator, MemoryStats, Sequence, most_steps
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Paged(Allocator):
     """A pool of `blocks` blocks of `block_size` tokens, `token_bytes` bytes a token, `unusable` of them never given out
     (vLLM keeps one null block).

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.cache.base import Sequence
 from kvsim.cache.paged import Paged
 
@@ -71,6 +73,7 @@ class Held:
                 at = at.tail if at.hi < end else None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPaged(Paged):
     """Paged blocks with a hash prefix cache and least-recently-used replacement.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 Key = NDArray[np.int64]
@@ -75,6 +76,7 @@ RANKS: dict[str, Callable[[Node], Rank]] = {"lru": lru, "lfu": lfu, "fifo": fifo
 """Eviction orders: the smallest rank goes first. A node's rank may only grow while it lives (see `evict`)."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RadixTree:
     """What is cached, in units of the key. The clock is a counter: recency has no ties.
 

@@ -37,7 +37,7 @@ class Retained(Paged):
         self, *, blocks: int, block_size: int, token_bytes: int, retention: Retention, unusable: int = 0
     ) -> None:
         super().__init__(blocks=blocks, block_size=block_size, token_bytes=token_bytes, unusable=unusable)
-        self.retention = retention
+        self._retention = retention
         self._cap = retention.cap
         self._growing: dict[Sequence, int] = {}
         """growing sequence → the step on which it reaches its cap"""
@@ -45,6 +45,10 @@ class Retained(Paged):
         self._full = 0
         """decoding sequences at their cap"""
         self._moved = 0
+
+    @property
+    def retention(self) -> Retention:
+        return self._retention
 
     def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
         need = -(-tokens // self.block_size)
@@ -60,7 +64,7 @@ class Retained(Paged):
         held: Kept = seq.store
         if held.compacted:
             upto = min(held.tokens + tokens, self._cap)
-        elif self.retention.rolls:
+        elif self._retention.rolls:
             upto = min(held.tokens, self._cap) + tokens
         else:
             upto = held.tokens + tokens
@@ -112,10 +116,10 @@ class Retained(Paged):
     def _compact(self, seq: Sequence, held: Kept) -> None:
         """The prompt is done: keep what the policy keeps, give the rest back."""
         self._unhold(seq)
-        kept = self.retention.kept(seq.computed)
+        kept = self._retention.kept(seq.computed)
         if self._cap > kept:
             seq.dropped = seq.computed - kept
-        if kept < held.tokens and not self.retention.rolls:
+        if kept < held.tokens and not self._retention.rolls:
             self._moved += kept * self.token_bytes
         held.compacted = True
         self._hold(seq, min(kept, self._cap))
@@ -164,7 +168,7 @@ class Retained(Paged):
 
     def never_fits(self, seq: Sequence) -> bool:
         # after a preemption it is computed again whole, answer included, before it is compacted
-        most = min(seq.final, self._cap) if self.retention.rolls else seq.final
+        most = min(seq.final, self._cap) if self._retention.rolls else seq.final
         return -(-most // self.block_size) > self.usable
 
     def _final(self, tokens: int, dropped: int) -> int:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from kvsim.cache.base import Allocator, MemoryStats, Sequence, Transfer
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import PrefixPaged
+from kvsim.cache.retention import Retention
 from kvsim.cache.tier import Tier
 
 
@@ -32,7 +33,6 @@ class Tiered(Allocator):
         self.block_bytes = inner.block_bytes
         self.copies = inner.copies
         self.returns_while_decoding = inner.returns_while_decoding
-        self.retention = inner.retention
         self._transfers: list[Transfer] = []
         self.out_bytes = 0
         self.in_bytes = 0
@@ -49,8 +49,8 @@ class Tiered(Allocator):
             inner.evicted = self._evicted
 
     @property
-    def step(self) -> int:  # type: ignore[override]
-        return self.inner.step
+    def retention(self) -> Retention:
+        return self.inner.retention
 
     @property
     def free(self) -> int:
@@ -188,6 +188,7 @@ class Tiered(Allocator):
 
     def advance(self, steps: int) -> None:
         self.inner.advance(steps)
+        self.step = self.inner.step
 
     def never_fits(self, seq: Sequence) -> bool:
         return self.inner.never_fits(seq)

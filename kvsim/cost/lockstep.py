@@ -7,7 +7,6 @@ slots whose step takes what its slowest replica takes: a prompt chunk on one mak
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +22,14 @@ class Lockstep(CostModel):
     replicas: int = 1
 
     @classmethod
-    def over(cls, replicas: int, *args: Any, **options: Any) -> Lockstep:
-        """`CostModel.of` for one device (with its `ep` and `dp`), of `replicas` in step."""
-        model = cls.of(*args, **options)
-        assert isinstance(model, Lockstep)
+    def over(cls, replicas: int, one: CostModel) -> Lockstep:
+        """`one` device's cost (with its `ep` and `dp`), of `replicas` in step."""
+        model = cls(one.geometry, one.device, one.host)
         model.replicas = replicas
         return model
+
+    def _sibling(self) -> CostModel:
+        return Lockstep.over(self.replicas, self)
 
     def slowest(self, shape: StepShape) -> StepShape:
         """The replica with most to do: decodes are shared out evenly, each chunk goes where fewest tokens are."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from operator import add
 
 import numpy as np
@@ -65,12 +64,16 @@ class CostModel:
         """The same model with all times × `factor`, or the engine's constants × `host`; its tables are shared.
 
         The interval of a run comes from two more, scaled by the `low` and the `high` of `error_band`."""
-        other = copy.copy(self)
-        other._gpu_factor *= factor
-        other._host_factor *= factor if host is None else host
+        other = self._sibling()
+        other._table, other._groups, other._policy = self._table, self._groups, self._policy
+        other._gpu_factor = self._gpu_factor * factor
+        other._host_factor = self._host_factor * (factor if host is None else host)
         other._overlapped = self.host.overlapped_ns * other._host_factor
-        other._steps = {}  # they hold host time
         return other
+
+    def _sibling(self) -> CostModel:
+        """Another of the same parts."""
+        return CostModel(self.geometry, self.device, self.host)
 
     @property
     def factor(self) -> float:

@@ -32,7 +32,12 @@ class PipelineCost(CostModel):
         super().__init__(kernels, device, host)
         self.stages = stages
         self._budget = budget
-        self._token_bytes = hidden * ACTIVATION_BYTES
+        self._hidden, self._token_bytes = hidden, hidden * ACTIVATION_BYTES
+
+    def _sibling(self) -> CostModel:
+        return PipelineCost(
+            self.geometry, self.device, self.host, stages=self.stages, hidden=self._hidden, budget=self._budget
+        )
 
     def micro(self, shape: StepShape) -> StepShape:
         """The largest micro-batch of a step: an even share of its sequences, and the most prefill tokens where pieces

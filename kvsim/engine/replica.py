@@ -78,6 +78,7 @@ class Replica:
         self._watch = watch
         # most caches copy nothing and have no second tier: then they need not be asked before every step
         self._copies = kv.copies
+        self._retention = kv.retention
         self._transfers = type(kv).take_transfers is not Allocator.take_transfers
         self._alone = not (self._transfers or source.surprises)
 
@@ -212,8 +213,8 @@ class Replica:
         if plan.steps and not plan.taken:
             kv.advance(1)
         if kv.chunkable:
-            shape = decode_shape(decode, kv.retention, len(self.state.lingering)) if plan.steps else StepShape()
-            tokens = add_chunks(shape, plan.chunks, kv.retention, decode)
+            shape = decode_shape(decode, self._retention, len(self.state.lingering)) if plan.steps else StepShape()
+            tokens = add_chunks(shape, plan.chunks, self._retention, decode)
         else:
             shape = uncached_shape(decode, plan.steps, plan.chunks)
             tokens = sum(count for _, count, _ in plan.chunks)
@@ -246,7 +247,7 @@ class Replica:
     def _stride(self, plan: Plan, start: int) -> tuple[StepShape, list[int]]:
         """Up to `plan.steps` decode steps of the same sequences: (the first one's shape, when each ends)."""
         kv, cost = self.kv, self.cost
-        shape = decode_shape(self.decode, kv.retention, len(self.state.lingering))
+        shape = decode_shape(self.decode, self._retention, len(self.state.lingering))
         if self._copies:
             shape.moved_bytes = kv.take_moved_bytes()
         until = self.source.next_ns if plan.open else NEVER

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.cache.base import Allocator, Sequence
 from kvsim.registry import Registry
 
@@ -46,24 +48,32 @@ class Limits:
     """waiting requests by (priority, arrival) instead of by arrival; the least urgent one is preempted"""
 
 
+@mypyc_attr(native_class=False)
 class Waiting(deque[Sequence]):
     """The queue of requests that hold no memory: first come first served; preempted ones return to its head."""
 
-    arrive = deque.append
-    come_back = deque.appendleft
-    take = deque.popleft
+    def arrive(self, seq: Sequence) -> None:
+        self.append(seq)
+
+    def come_back(self, seq: Sequence) -> None:
+        self.appendleft(seq)
 
     def head(self) -> Sequence:
         return self[0]
 
+    def take(self) -> Sequence:
+        return self.popleft()
 
+
+@mypyc_attr(native_class=False)
 class PriorityWaiting(list[tuple[int, int, Sequence]]):
     """Most urgent first, then by arrival, also for those that come back: a heap."""
 
     def arrive(self, seq: Sequence) -> None:
         heappush(self, (seq.priority, seq.row, seq))
 
-    come_back = arrive
+    def come_back(self, seq: Sequence) -> None:
+        self.arrive(seq)
 
     def head(self) -> Sequence:
         return self[0][2]
@@ -194,6 +204,7 @@ def admission(seq: Sequence) -> int:
     return seq.admitted
 
 
+@mypyc_attr(native_class=False)
 class Scheduler(ABC):
     """Decides what a step computes. One file adds one: subclass, and register it under its name."""
 

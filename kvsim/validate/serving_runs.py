@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.cost import CostModel
 from kvsim.cost.lockstep import Lockstep
 from kvsim.device import catalogue
 from kvsim.errors import InputError
@@ -114,7 +115,8 @@ class MeasuredRun:
         ep = scenario.tp * count
         host = setup.cost.host
         host = replace(host, exposed_ns=host.exposed_ns + setup.engine.host.exposed_lockstep_ns)
-        cost = Lockstep.over(count, setup.model, setup.device, host, tp=scenario.tp, ep=ep, dp=count)
+        one_cost = CostModel.of(setup.model, setup.device, host, tp=scenario.tp, ep=ep, dp=count)
+        cost = Lockstep.over(count, one_cost)
         one = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,
                           max_num_seqs=scenario.max_num_seqs,
                           max_num_batched_tokens=scenario.max_num_batched_tokens).require()  # fmt: skip

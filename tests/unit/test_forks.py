@@ -43,10 +43,14 @@ def test_forks_share_full_blocks_and_copy_the_last(prompt: int) -> None:
     """n answers: the prompt is computed once, its full blocks are held once, its partial one n times."""
     n, output = 4, 6
     trace = sample(make_trace("t", "t", [0], [prompt], [output]), n)
-    kv = cache(100)
-    moved = []
-    take = kv.take_moved_bytes
-    kv.take_moved_bytes = lambda: moved.append(take()) or moved[-1]  # type: ignore[method-assign]
+    moved: list[int] = []
+
+    class Watched(PrefixPaged):
+        def take_moved_bytes(self) -> int:
+            moved.append(super().take_moved_bytes())
+            return moved[-1]
+
+    kv = Watched(blocks=100, block_size=SIZE, token_bytes=2, forks=True)
     seen = []
     record = replay(trace, scheduler=PrefillFirst(), limits=Limits(), kv=kv, cost=Constant(), forks=True, max_stride=1,
                     watch=lambda replica, plan: seen.append(kv.free))

@@ -93,7 +93,8 @@ def shape(decode: int, *chunks: int) -> StepShape:
 
 def test_replicas_in_lockstep_wait_for_the_slowest() -> None:
     parts = (load_model("qwen3-30b-a3b"), load_device("b200"))
-    one, both = CostModel.of(*parts, ep=2, dp=2), Lockstep.over(2, *parts, ep=2, dp=2)
+    one = CostModel.of(*parts, ep=2, dp=2)
+    both = Lockstep.over(2, one)
     assert both.step(shape(64)) == one.step(shape(32))
     assert both.step(shape(64, 1000)) == both.step(shape(64, 1000, 900)) > both.step(shape(64, 500, 500))
     assert both.decode_run(shape(64), 40).tolist() == one.decode_run(shape(32), 40).tolist()

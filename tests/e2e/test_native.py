@@ -1,0 +1,77 @@
+"""The compiled inner loop gives the same bits as its sources, and is used only while it is made of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvsim import native
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not native.up_to_date(), reason="the inner loop is not compiled from these sources (make native)"
+    ),
+]
+
+RUN = """
+import hashlib, json, sys
+import kvsim.engine.replica as replica
+from kvsim import Scenario
+from kvsim.cache.policies import POLICIES
+from kvsim.setup import prepare
+from kvsim.simulate import results, trace_of
+
+print("compiled" if replica.__file__.endswith(".so") else "plain", file=sys.stderr)
+cases = [{"policy": name, "engine": "sglang" if name == "radix" else "vllm"} for name in POLICIES.names()]
+cases += [{"policy": "paged", "engine": engine} for engine in ("vllm-0", "trtllm", "orca", "static")]
+cases += [
+    {"policy": "paged-prefix", "replicas": 3, "router": "prefix-affinity"},
+    {"policy": "paged", "model": "gemma-2-9b"},
+    {"policy": "paged", "pp": 2, "tp": 2},
+    {"policy": "paged", "max_stride": 1, "limit": 60},
+    {"policy": "paged-prefix", "max_num_seqs": 8, "samples": 3},
+]
+for case in cases:
+    scenario = Scenario(**{
+        "trace": "sample", "model": "llama-3.1-8b", "device": "l40s", "limit": 250, "max_model_len": 8192,
+        "rate_scale": 6.0, **case
+    })
+    said = hashlib.sha256()
+    for result in results(trace_of(scenario), prepare(scenario)):  # the run and both ends of its interval
+        said.update(json.dumps(result.summary, sort_keys=True).encode())
+        said.update(result.requests.write_ipc(None).getvalue())
+    print(said.hexdigest(), json.dumps(case))
+"""
+
+
+def test_every_policy_and_engine_gives_the_bits_of_the_sources() -> None:
+    compiled, plain = run(KVSIM_PURE=""), run(KVSIM_PURE="1")
+    assert (compiled.stderr.strip(), plain.stderr.strip()) == ("compiled", "plain")
+    assert compiled.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) > 20
+
+
+def test_an_edited_source_is_what_runs(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kvsim", tmp_path / "kvsim")
+    ask = "import kvsim.cache.paged as paged; print(paged.__file__.endswith('.so'))"
+    assert run(ask, folder=tmp_path).stdout.strip() == "True"
+    with (tmp_path / "kvsim" / "sched" / "chunked.py").open("a") as source:
+        source.write("# edited\n")
+    assert run(ask, folder=tmp_path).stdout.strip() == "False"
+
+
+def run(code: str = RUN, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    found = {**os.environ, "PYTHONPATH": str(folder), **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=found, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
