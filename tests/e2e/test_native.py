@@ -30,7 +30,7 @@ from kvsim.setup import prepare
 from kvsim.simulate import results, trace_of
 
 print("compiled" if replica.__file__.endswith(".so") else "plain", file=sys.stderr)
-cases = [{"policy": name, "engine": "sglang" if name == "radix" else "vllm"} for name in POLICIES.names()]
+cases = [{"policy": name, "engine": "sglang" if name == "radix" else "vllm-1"} for name in POLICIES.names()]
 cases += [{"policy": "paged", "engine": engine} for engine in ("vllm-0", "trtllm", "orca", "static")]
 cases += [
     {"policy": "paged-prefix", "replicas": 3, "router": "prefix-affinity"},
