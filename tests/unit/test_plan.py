@@ -15,7 +15,6 @@ from kvsim.metrics import latency
 from kvsim.plan import Objectives, Offer, evaluate, plan, rate_at
 from kvsim.plan.answer import Candidate, choose, replicas_for
 from kvsim.plan.search import Load, Point, Run, largest
-from kvsim.plan.traffic import Traffic, stretch
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import run, simulate

@@ -130,7 +130,8 @@ def test_a_long_simulation_holds_the_rate_and_not_ten_percent_more() -> None:
     """Other people, and from an empty start: an hour of chat whose middle is looked at. The plan sees 4,000 requests,
     which at this rate begin within minutes and go on for most of an hour. (One step of the grid below: near the knee
     other people move the wait by more than a step does.)"""
-    base = Scenario(trace="made", model="llama-3.2-1b", device="l4", policy="paged", max_model_len=16384, interval=False)
+    base = Scenario(trace="made", model="llama-3.2-1b", device="l4", policy="paged", max_model_len=16384,
+                    interval=False)
     goals = Objectives.parse("ttft_p90=2s")
     answer = plan(base, goals, devices=["l4"], policies=["paged"], tps=[1], requests=4000,
                   trace=load("synth:chat?requests=20000&rate=2.5&max_context=16000")).answer
