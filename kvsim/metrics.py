@@ -27,6 +27,9 @@ DEFINITIONS = {
     "duration": "First arrival to last completion. Throughputs divide by it.",
     "throughput": "Completed requests, their output tokens, or all their tokens, a second. "
     "Preempted and recomputed work is never counted.",
+    "rate": "Of a trace: requests ÷ the time between its first and last beginning of a conversation (a request without "
+    "one is its own), which is what arrives a second when such conversations have been beginning for long. Of a run of "
+    "`kvsim plan`: what did arrive a second in its judged period (plan.md).",
     "goodput": "Requests a second that meet every objective. An undefined latency misses none.",
     "hit share": "Prompt tokens found in the cache ÷ prompt tokens of admitted requests.",
     "computed tokens": "Tokens that went through the model: in prefill, in decode, and of these "

@@ -11,10 +11,8 @@ docs/plan.md explains the method.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
@@ -23,38 +21,47 @@ from kvsim.plan.alone import ALONE
 from kvsim.plan.answer import Answer, Candidate, ParetoPoint, choose
 from kvsim.plan.limit import binding, facts
 from kvsim.plan.objectives import Objective, Objectives
-from kvsim.plan.search import Point, evaluate, first_guess, largest, rate_at, rater
+from kvsim.plan.search import Load, Point, evaluate, largest, rate_at, rater
+from kvsim.plan.traffic import Offer, stretch
 from kvsim.scenario import Scenario
-from kvsim.setup import Setup, prepare
+from kvsim.setup import prepare
 from kvsim.simulate import Progress, mean_shape, trace_of
 from kvsim.trace import Trace, transform
 from kvsim.workers import Executor, Failure, InProcess
 
-__all__ = ["Answer", "Candidate", "Objective", "Objectives", "ParetoPoint", "Point", "evaluate", "plan", "rate_at"]
+__all__ = [
+    "Answer", "Candidate", "Objective", "Objectives", "Offer", "ParetoPoint", "Point", "evaluate", "plan", "rate_at",
+]  # fmt: skip
 
 TPS = (1, 2, 4, 8)
-WINDOWS = 3
-"""stretches of the trace on which the answer's rate is found again, for its interval"""
+STRETCHES = 3
+"""parts of the trace on which the answer's rate is found again, for its interval"""
+FAR = 8
+"""steps that a search gallops at first where it has no better place to begin than a small run's"""
+BEHIND = 0.25
+"""a candidate that is dearer than the best by more than this share after a first search is not searched any further"""
 
 
 @dataclass(frozen=True)
 class Shared:
     """What every task needs."""
 
-    trace: Trace
-    """the requests that are simulated"""
+    stretches: tuple[Trace, ...]
+    """the requests that are simulated: the first stretch, others, and last the short one of a first search"""
     objectives: Objectives
 
 
 @dataclass(frozen=True)
-class Again:
-    """Find a candidate's rate again, from `index` on, elsewhere or at another end of the cost model's error."""
+class Search:
+    """Find a candidate's largest rate."""
 
     scenario: Scenario
-    index: int
+    stretch: int = 0
+    """place in Shared.stretches"""
+    begin: int | None = None
+    """where on the grid to begin; None: where a small run says"""
     side: str = ""
     """low or high end of the cost model's and the memory plan's error; empty: neither"""
-    trace: Trace | None = None
 
 
 def plan(
@@ -75,8 +82,9 @@ def plan(
     `scenario` says the rest (model, trace, engine, limits); its `rate` and `rate_scale` set the rate to carry, its
     `device`, `policy`, `tp` and all of ALONE are not looked at. `tps`: by default the smallest that fits the model, and
     its double. `prices`: per GPU and hour, in any currency; there is no built-in list, for prices change by the week.
-    `requests`: simulated in every run, by default as many as the percentiles need. `trace`: loaded already. Raises
-    InputError where a name, a price or the trace is wrong.
+    `requests`: judged in every run, by default as many as the percentiles need; of more, only the candidates that are
+    about as good as the best are judged by all. `trace`: loaded already. Raises InputError where a name, a price or the
+    trace is wrong.
     """
     prices = dict(prices or {})
     if strange := sorted(set(prices) - set(devices)):
@@ -86,65 +94,88 @@ def plan(
     if target is None:
         raise InputError(f"{trace.name}: all requests arrive at once, there is no rate to scale: set --arrivals")
     wanted = min(len(trace), requests or objectives.requests)
-    part = transform.limit(trace, wanted)
+    stretches = _stretches(trace, wanted, objectives)
+    whole, short = stretches[0], stretches[-1]
     policies = policies or [load_engine(scenario.engine or "vllm-1").policy]
     found, scenarios, unfit = _candidates(scenario, devices, policies, tps)
     executor = executor or InProcess()
-    shared = Shared(part, objectives)
-    tokens = float(part.output_tokens.mean())
-    done = 0
-    total = len(scenarios) + WINDOWS + 1
+    shared = Shared(stretches, objectives)
+    done, total = 0, len(scenarios)
 
-    def tell() -> None:
-        if progress is not None:
-            progress(done, total)
+    def search(tasks: list[Search]) -> Iterator[tuple[int, Candidate | Failure]]:
+        nonlocal done, total
+        total = max(total, done + len(tasks))
+        for number, answer in executor.run(_search, shared, tasks):
+            done += 1
+            if progress is not None:
+                progress(done, total)
+            yield number, answer
 
-    for number, answer in executor.run(_search, shared, scenarios):
-        done += 1
-        tell()
+    def sized(number: int, answer: Candidate | Failure, part: Trace) -> Candidate:
         first = found[number]
-        found[number] = replace(first, reason=answer.message) if isinstance(answer, Failure) else replace(
-            answer, price_per_gpu_hour=prices.get(first.device)).sized(target, tokens)
+        if isinstance(answer, Failure):
+            return replace(first, reason=answer.message)
+        priced = replace(answer, price_per_gpu_hour=prices.get(first.device), requests=len(part))
+        return priced.sized(target, float(part.output_tokens.mean()))
+
+    for number, answer in search([Search(one, len(stretches) - 1) for one in scenarios]):
+        found[number] = sized(number, answer, short)
+    while len(short) < len(whole) and (close := _close(found, len(whole))):
+        tasks = [Search(scenarios[number], begin=_begin(found[number])) for number in close]
+        for place, answer in search(tasks):
+            found[close[place]] = sized(close[place], answer, whole)
     candidates = [*found, *unfit]
     best, by = choose(candidates)
     if best is not None and scenario.interval:
-        chosen = candidates[best]
-        assert chosen.rate_per_replica is not None
-        rates = [chosen.rate_per_replica]
-        for _, again in executor.run(_again, shared, _repeats(scenarios[best], chosen, trace, wanted)):
-            done += 1
-            tell()
-            if isinstance(again, float):
-                rates.append(again)
-        candidates[best] = chosen.with_rates(rates, target, tokens)
-    notes = _notes(trace, wanted, objectives)
-    if best is not None and candidates[best].rate_per_replica is not None:
-        notes += _unsteady(part, candidates[best].rate_per_replica or 0.0)
-    return Answer(tuple(candidates), best, by, target, wanted, len(trace), objectives, notes)
+        rates = [candidates[best].rate_per_replica or 0.0]
+        again = [Search(scenarios[best], 0, _begin(candidates[best]), side) for side in ("low", "high")]
+        again += [Search(scenarios[best], number, _begin(candidates[best])) for number in range(1, STRETCHES)
+                  if number < len(stretches) - (short is not whole)]
+        rates += [one.rate_per_replica for _, one in search(again)
+                  if isinstance(one, Candidate) and one.rate_per_replica is not None]
+        candidates[best] = candidates[best].with_rates(rates, target, float(whole.output_tokens.mean()))
+    notes = _notes(trace, len(whole), len(short), objectives)
+    return Answer(tuple(candidates), best, by, target, len(whole), len(trace), objectives, notes)
 
 
-def _notes(trace: Trace, wanted: int, objectives: Objectives) -> tuple[str, ...]:
+def _stretches(trace: Trace, wanted: int, objectives: Objectives) -> tuple[Trace, ...]:
+    """Stretches of the trace to search on, the one of a first search last (it is the only one where so many are wanted
+    as the percentiles need)."""
+    full = [stretch(trace, number, wanted) for number in range(STRETCHES)]
+    first = stretch(trace, 0, objectives.requests)
+    assert full[0] is not None and first is not None
+    usable = [part for part in full[1:] if part is not None and transform.mean_rate(part) is not None]
+    shorter = [first] if 2 * len(first) <= len(full[0]) else []
+    return (full[0], *usable, *shorter)
+
+
+def _close(found: Sequence[Candidate], requests: int) -> list[int]:
+    """Candidates about as good as the best that have not been judged by so many requests; none once the best has."""
+    best, by = choose(found)
+    if best is None or found[best].requests == requests:
+        return []
+    value = {i: _price(c, by) for i, c in enumerate(found) if c.reachable and c.requests != requests}
+    return [i for i, one in value.items() if one <= (1 + BEHIND) * _price(found[best], by)]
+
+
+def _price(candidate: Candidate, by: str) -> float:
+    """What a request a second takes of one: money or GPUs, idle capacity left out."""
+    unit = candidate.price_per_gpu_hour if by == "cost" else 1.0
+    return (unit or 0.0) * candidate.tp / (candidate.rate_per_replica or math.inf)
+
+
+def _begin(candidate: Candidate) -> int:
+    """Where the largest rate was found."""
+    return max(p.index for p in candidate.curve if p.held and p.rate == candidate.rate_per_replica)
+
+
+def _notes(trace: Trace, whole: int, short: int, objectives: Objectives) -> tuple[str, ...]:
     notes = list(trace.notes)
-    if wanted < objectives.requests:
-        notes.append(f"{wanted:,} requests are few for these percentiles, which want {objectives.requests:,}")
+    if whole < objectives.requests:
+        notes.append(f"{whole:,} requests are few for these percentiles, which want {objectives.requests:,}")
+    if short < whole:
+        notes.append(f"candidates over {BEHIND:.0%} behind the best were judged by {short:,} requests only")
     return tuple(notes)
-
-
-def _unsteady(trace: Trace, rate: float) -> tuple[str, ...]:
-    """Conversations go on after the last one has begun. Where that takes longer than all the beginnings, a run of so
-    few requests never sees as much traffic at once as a long one of the same rate."""
-    begins = np.zeros(len(trace), dtype=np.int64)
-    think = np.maximum(trace.after_parent_ns, 0)
-    for row in np.flatnonzero(trace.parent >= 0).tolist():  # parents come first
-        begins[row] = begins[trace.parent[row]] + think[row]
-    late, span = float(np.quantile(begins, 0.9)) / 1e9 if len(begins) else 0.0, len(trace) / rate
-    if late <= span / 2:
-        return ()
-    enough = 10 ** math.ceil(math.log10(4 * late * rate))
-    return (
-        f"conversations go on for {late:,.0f} s, but {len(trace):,} requests at {rate:.3g}/s all begin within "
-        f"{span:,.0f} s: steady traffic meets more at once and holds less; about {enough:,} requests would tell",
-    )
 
 
 def _candidates(
@@ -179,13 +210,21 @@ def _about_size(error: InputError) -> bool:
     return any(word in str(error) for word in ("fit", "split", "divide", "heads"))
 
 
-def _search(shared: Shared, scenario: Scenario) -> Candidate:
+def _search(shared: Shared, task: Search) -> Candidate:
     """One candidate's largest rate and what binds there."""
+    scenario, objectives = task.scenario, shared.objectives
     setup = prepare(scenario)
-    cost, objectives = setup.cost, shared.objectives
+    cost = setup.cost
+    load = Load.of(shared.stretches[task.stretch], setup)
     tried: dict[int, Point] = {}
-    rate = rater(shared.trace, setup, cost, objectives, tried)
-    index = largest(rate, first_guess(shared.trace, setup, cost))
+    rate = rater(load, setup, cost, objectives, tried)
+    begin = load.guess if task.begin is None else task.begin
+    if task.side:
+        fast, slow = ends(cost, setup.memory, mean_shape(rate(begin).record, setup))
+        cost, memory = fast if task.side == "low" else slow
+        setup, tried = replace(setup, memory=memory), {}
+        rate = rater(load, setup, cost, objectives, tried)
+    index = largest(rate, begin, FAR if task.begin is None else 1)
     curve = tuple(tried[i] for i in sorted(tried))
     one = Candidate(scenario.device, scenario.tp, scenario.policy or "", curve=curve,
                     power_watts=setup.device.facts.power_watts)
@@ -212,31 +251,3 @@ def _unreachable(lowest: Point, objectives: Objectives) -> str:
         seen = "" if value is None else f" is {value:.1%}" if name in ("goodput", "refused") else f" is {value:.4g} s"
         words.append(f"{name}{seen} (limit {limits.get(name, 'none')})")
     return f"even at {lowest.rate:.3g} requests/s {', '.join(words)}"
-
-
-def _repeats(scenario: Scenario, chosen: Candidate, trace: Trace, wanted: int) -> list[Again]:
-    """Both ends of the cost model's error, and other stretches of the trace as far as it is long enough."""
-    held = max((p for p in chosen.curve if p.held), key=lambda p: p.index)
-    tasks = [Again(scenario, held.index, side) for side in ("low", "high")]
-    for number in range(1, WINDOWS):
-        rows = slice(number * wanted, (number + 1) * wanted)
-        begins = trace.arrival_ns[rows]
-        if len(begins) == wanted and begins[0] < begins[-1]:
-            window = transform.slice_time(trace, int(begins[0]), int(begins[-1]) + 1)
-            if transform.mean_rate(window) is not None:
-                tasks.append(Again(scenario, held.index, trace=window))
-    return tasks
-
-
-def _again(shared: Shared, task: Again) -> float | None:
-    setup: Setup = prepare(task.scenario)
-    cost = setup.cost
-    trace = task.trace if task.trace is not None else shared.trace
-    rate = rater(trace, setup, cost, shared.objectives)
-    if task.side:
-        fast, slow = ends(cost, setup.memory, mean_shape(rate(task.index).record, setup))
-        cost, memory = fast if task.side == "low" else slow
-        setup = replace(setup, memory=memory)
-        rate = rater(trace, setup, cost, shared.objectives)
-    index = largest(rate, task.index, first_step=2)
-    return None if index is None else rate_at(index)

@@ -30,6 +30,8 @@ class Candidate:
     """KV memory, prefill compute, decode bandwidth, interconnect, host, queueing or batch size"""
     reason: str = ""
     """why that is the limit, or why nothing is reachable"""
+    requests: int = 0
+    """that judged it, at every rate"""
     curve: tuple[Point, ...] = ()
     """every rate that was simulated, in order"""
     price_per_gpu_hour: float | None = None
@@ -91,7 +93,7 @@ class Candidate:
             "output_tokens_per_s_per_replica": self.output_tokens_per_s,
             "cost_per_million_output_tokens": self.cost_per_million_output_tokens,
             "kwh_per_million_output_tokens": self.kwh_per_million_output_tokens, "limit": self.limit,
-            "reason": self.reason, "interval": self.interval or None, "tier": self.tier,
+            "reason": self.reason, "interval": self.interval or None, "tier": self.tier, "requests": self.requests,
             "curve": [
                 {"rate": p.rate, "held": p.held, "missed": list(p.missed), "values": p.values,
                  "output_tokens_per_s_per_gpu": None if p.output_tokens_per_s is None

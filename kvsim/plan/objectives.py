@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import InputError
+from kvsim.plan.traffic import Offer
 from kvsim.record import COMPLETED, REFUSED, Recorder
 from kvsim.registry import unknown
 from kvsim.trace.types import Trace
@@ -94,9 +95,10 @@ class Objectives:
             rare.append(1 - self.goodput)
         return max(1000, *(math.ceil(BEYOND / share - 1e-6) for share in rare)) if rare else 1000
 
-    def measure(self, record: Recorder, trace: Trace) -> dict[str, float | None]:
-        """Every demanded number of a run: latencies in seconds, shares, and the queue's growth in seconds a second."""
-        run = Columns(record, trace)
+    def measure(self, record: Recorder, offer: Offer, gaps: Gaps | None = None) -> dict[str, float | None]:
+        """Every demanded number of a run: latencies in seconds, shares, and the queue's growth in seconds a second.
+        `gaps`: between tokens, where those of the lead-in are to be left out."""
+        run = Columns(record, offer.trace, offer.judged, gaps)
         found = {o.name: run.statistic(o.metric, o.quantile) for o in self.latency}
         if self.each:
             found["goodput"] = run.good_share(self.each)
@@ -111,25 +113,27 @@ class Objectives:
         refused = ["refused"] if (found["refused"] or 0.0) > self.refused else []
         return (*refused, *latency, *goodput, *(["growth"] if (found["growth"] or 0.0) > GROWTH else []))
 
-    def hopeless(self, trace: Trace) -> Callable[[Recorder, int], str | None]:
+    def hopeless(self, offer: Offer) -> Callable[[Recorder, int], str | None]:
         """A test, for a run in progress, of whether an objective is missed however it goes on: its name if so.
 
         Exact: it answers only where more requests are over a limit than the statistic can ever leave out."""
-        n = len(trace)
+        rows, n = offer.judged, len(offer.judged)
         waits = [(o, n - math.floor(o.quantile * (n - 1))) for o in self.latency
                 if o.metric in ("ttft", "queue", "e2e") and o.quantile is not None]
         slow = [(o, n - math.floor(o.quantile * (n - 1))) for o in self.latency
                 if o.metric == "tpot" and o.quantile is not None]
-        gaps = np.maximum(trace.output_tokens - 1, 1)
+        tokens = np.maximum(offer.trace.output_tokens[rows] - 1, 1)
         bad_most = n - math.ceil(self.goodput * n - 1e-9)
         event = {"ttft": "first_token_ns", "queue": "scheduled_ns", "e2e": "last_token_ns"}
 
-        def late(record: Recorder, now: int, column: str, limit_s: float) -> int:
-            arrival = np.frombuffer(record.arrival_ns, np.int64)
-            at = np.frombuffer(record.requests[column], np.int64)
-            ended = np.frombuffer(record.last_token_ns, np.int64)  # a request for no token has no first one
+        def column(record: Recorder, name: str) -> NDArray[np.int64]:
+            return np.frombuffer(record.requests[name], np.int64)[rows]
+
+        def late(record: Recorder, now: int, event: str, limit_s: float) -> int:
+            arrival, at = column(record, "arrival_ns"), column(record, event)
+            ended = column(record, "last_token_ns")  # a request for no token has no first one
             wait = np.where(at >= 0, at, np.where(ended >= 0, arrival, now)) - arrival
-            live = np.frombuffer(record.requests["status"], np.int64) != REFUSED
+            live = column(record, "status") != REFUSED
             return int(((arrival >= 0) & live & (wait > limit_s * NS_PER_S)).sum())
 
         def test(record: Recorder, now: int) -> str | None:
@@ -137,8 +141,8 @@ class Objectives:
                 if late(record, now, event[objective.metric], objective.limit_s) >= over:
                     return objective.name
             for objective, over in slow:
-                first, last = (np.frombuffer(record.requests[c], np.int64) for c in ("first_token_ns", "last_token_ns"))
-                if int(((first >= 0) & ((last - first) / gaps > objective.limit_s * NS_PER_S)).sum()) >= over:
+                first, last = column(record, "first_token_ns"), column(record, "last_token_ns")
+                if int(((first >= 0) & ((last - first) / tokens > objective.limit_s * NS_PER_S)).sum()) >= over:
                     return objective.name
             for name, limit_s in self.each.items():
                 if name in event and late(record, now, event[name], limit_s) > bad_most:
@@ -148,17 +152,47 @@ class Objectives:
         return test
 
 
-class Columns:
-    """Latencies of a run's completed requests, in seconds."""
+class Gaps:
+    """The gaps between tokens in a run's judged period: what was recorded up to its end, less what was before it."""
 
-    def __init__(self, record: Recorder, trace: Trace) -> None:
-        columns = record.request_columns()
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
+        self._before: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._after: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def look(self, record: Recorder, now: int) -> None:
+        """To be called now and then while the run goes on."""
+        if self._before is None and now >= self._offer.begin_ns:
+            self._before = record.itl()
+        if self._after is None and now >= self._offer.end_ns:
+            self._after = record.itl()
+
+    def counted(self, record: Recorder) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(gaps in ns, how often each was seen)."""
+        gaps, counts = self._after or record.itl()
+        if self._before is None:
+            return gaps, counts
+        both, place = np.unique(np.concatenate([gaps, self._before[0]]), return_inverse=True)
+        left = np.bincount(place[: len(gaps)], counts, len(both)) - np.bincount(
+            place[len(gaps) :], self._before[1], len(both))
+        return both[left > 0], left[left > 0].astype(np.int64)
+
+
+class Columns:
+    """Latencies of a run's completed requests, in seconds: of all, or of the rows `judged`."""
+
+    def __init__(
+        self, record: Recorder, trace: Trace, judged: NDArray[np.int64] | None = None, gaps: Gaps | None = None
+    ) -> None:
+        rows = np.arange(len(trace)) if judged is None else judged
+        columns = {name: column[rows] for name, column in record.request_columns().items()}
         self._record = record
-        self.requests = len(trace)
+        self._gaps = gaps
+        self.requests = len(rows)
         done = columns["status"] == COMPLETED
-        self.refused_share = float((columns["status"] == REFUSED).mean()) if len(trace) else 0.0
+        self.refused_share = float((columns["status"] == REFUSED).mean()) if len(rows) else 0.0
         arrival, first, last = (columns[name][done] for name in ("arrival_ns", "first_token_ns", "last_token_ns"))
-        output = trace.output_tokens[done]
+        output = trace.output_tokens[rows][done]
         self.arrival = arrival / NS_PER_S
         nan = np.full(len(arrival), np.nan)
         gaps = np.maximum(output - 1, 1)
@@ -169,12 +203,11 @@ class Columns:
             "queue": (columns["scheduled_ns"][done] - arrival) / NS_PER_S,
         }
         self.output_tokens = int(output.sum())
-        self.span_s = float((last.max() - columns["arrival_ns"].min()) / NS_PER_S) if len(last) else 0.0
 
     def statistic(self, metric: str, quantile: float | None) -> float | None:
         """Mean, or the quantile by linear interpolation (as kvsim.metrics); None where nothing is defined."""
         if metric == "itl":
-            return _weighted(*self._record.itl(), quantile)
+            return _weighted(*(self._gaps.counted(self._record) if self._gaps else self._record.itl()), quantile)
         values = self.values[metric]
         values = values[~np.isnan(values)]
         if not len(values):

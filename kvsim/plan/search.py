@@ -10,17 +10,28 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvsim.cost import CostModel
-from kvsim.plan.objectives import Columns, Objectives
+from kvsim.plan.objectives import Columns, Gaps, Objectives
+from kvsim.plan.traffic import Offer, Traffic, Warmth
 from kvsim.record import Recorder
 from kvsim.setup import Setup
 from kvsim.simulate import simulate
 from kvsim.trace import Trace, transform
+from kvsim.units import NS_PER_S
 
 STEP = 1.04
 """ratio of neighbouring rates: the resolution of the answer"""
 LOWEST = 128
 """steps below the first guess at which a rate counts as none (a 150th)"""
+
+FEW = 400
+"""requests of the first, small run"""
+USUAL = 0.9
+"""quantile of how long answers take that a lead-in lasts"""
+RARELY = 4096
+"""a run of twice as many judged requests is asked half as often whether it can be given up"""
 
 
 def rate_at(index: int) -> float:
@@ -34,7 +45,7 @@ class Point:
 
     index: int
     rate: float
-    """requests a second"""
+    """requests that arrived a second; of a run that was given up early, those that were to arrive"""
     values: dict[str, float | None]
     """every objective's number (Objectives.measure); empty where the run was given up early"""
     missed: tuple[str, ...]
@@ -59,8 +70,37 @@ class Run:
 Rate = Callable[[int], Run]
 
 
+@dataclass(frozen=True)
+class Load:
+    """A trace as the load of one replica at any rate of the grid."""
+
+    traffic: Traffic
+    warmth: Warmth
+    guess: int
+    """place on the grid to begin at"""
+
+    @classmethod
+    def of(cls, trace: Trace, setup: Setup) -> Load:
+        """The guess: two thirds of the rate at which a few hundred requests that are all there at once get done. How
+        long an answer takes is read off that run too, so neither hangs on any objective."""
+        few = transform.limit(trace, FEW)
+        alone = few.with_columns(arrival_ns=few.arrival_ns * 0, after_parent_ns=np.minimum(few.after_parent_ns, 0))
+        record, _ = simulate(alone, setup, setup.cost)
+        begun, ended = (np.frombuffer(record.requests[c], np.int64) for c in ("scheduled_ns", "last_token_ns"))
+        took = (ended - begun)[ended >= 0]
+        answer_s = float(np.quantile(took, USUAL)) / NS_PER_S if len(took) else 0.0
+        rate = 0.67 * len(few) * NS_PER_S / max(1, int(ended.max(initial=0)))
+        shared = setup.memory.tokens if setup.spec.prefix != "off" else 0
+        return cls(Traffic(trace), Warmth.of(trace, answer_s, shared), round(math.log(max(1e-6, rate), STEP)))
+
+    def at(self, index: int) -> Offer:
+        """The requests at a rate of the grid."""
+        rate, warmth, n = rate_at(index), self.warmth, len(self.traffic.trace)
+        return self.traffic.at(rate, warmth.lead_s(rate, n), warmth.tail_s(rate, n))
+
+
 def rater(
-    trace: Trace, setup: Setup, cost: CostModel, objectives: Objectives, tried: dict[int, Point] | None = None
+    load: Load, setup: Setup, cost: CostModel, objectives: Objectives, tried: dict[int, Point] | None = None
 ) -> Rate:
     """Simulates a rate of the grid, once: common random numbers, for only the starts of conversations move.
 
@@ -69,8 +109,7 @@ def rater(
 
     def run(index: int) -> Run:
         if index not in seen:
-            scaled = transform.set_rate(trace, rate_at(index))
-            seen[index] = evaluate(scaled, setup, cost, objectives, index)
+            seen[index] = evaluate(load.at(index), setup, cost, objectives, index)
             if tried is not None:
                 tried[index] = seen[index].point
         return seen[index]
@@ -78,41 +117,43 @@ def rater(
     return run
 
 
-def evaluate(trace: Trace, setup: Setup, cost: CostModel, objectives: Objectives, index: int) -> Run:
-    """Simulate `trace` as it is, until it ends or an objective is missed for sure."""
+def evaluate(offer: Offer, setup: Setup, cost: CostModel, objectives: Objectives, index: int) -> Run:
+    """Simulate `offer` until all its judged requests have ended or an objective is missed for sure."""
     lost: list[str] = []
-    hopeless = objectives.hopeless(trace)
+    gaps = Gaps(offer) if any(o.metric == "itl" for o in objectives.latency) else None
+    hopeless = objectives.hopeless(offer)
+    often = max(1, len(offer.judged) // RARELY)
+    asked = 0
 
     def stop(record: Recorder, now: int) -> bool:
+        nonlocal asked
+        asked += 1
+        if gaps is not None:
+            gaps.look(record, now)
+        if asked % often:
+            return False
         name = hopeless(record, now)
         if name is not None:
             lost.append(name)
-        return name is not None
+        return name is not None or offer.over(record)
 
-    record, _ = simulate(trace, setup, cost, stop=stop)
+    record, _ = simulate(offer.trace, setup, cost, stop=stop)
     if lost:
-        return Run(Point(index, rate_at(index), {}, tuple(lost), None, None), record, trace)
-    values = objectives.measure(record, trace)
-    run = Columns(record, trace)
+        return Run(Point(index, rate_at(index), {}, tuple(lost), None, None), record, offer.trace)
+    values = objectives.measure(record, offer, gaps)
+    run = Columns(record, offer.trace, offer.judged)
     tpot = run.statistic("tpot", 0.5)
+    rate = rate_at(index)
+    if (offer.trace.parent >= 0).any():
+        rate *= offer.arrived(record) / len(offer.judged)
     point = Point(
-        index, rate_at(index), values, objectives.missed(values),
-        run.output_tokens / run.span_s if run.span_s else None, 1 / tpot if tpot else None,
+        index, rate, values, objectives.missed(values), rate * run.output_tokens / len(offer.judged) or None,
+        1 / tpot if tpot else None,
     )
-    return Run(point, record, trace)
+    return Run(point, record, offer.trace)
 
 
-def first_guess(trace: Trace, setup: Setup, cost: CostModel) -> int:
-    """A place on the grid to begin at: two thirds of the rate at which a few hundred requests that are all there at
-    once get done."""
-    few = transform.limit(trace, 400)
-    alone = few.with_columns(arrival_ns=few.arrival_ns * 0, after_parent_ns=few.after_parent_ns * 0)
-    record, _ = simulate(alone, setup, cost)
-    span = max((int(last) for last in record.last_token_ns), default=0)
-    return round(math.log(max(1e-6, 0.67 * len(few) * 1e9 / max(1, span)), STEP))
-
-
-def largest(rate: Rate, start: int, first_step: int = 8) -> int | None:
+def largest(rate: Rate, start: int, first_step: int) -> int | None:
     """The largest index found that is held, as is the one below it, next to one that is not; None where none is.
     Gallops away from `start` with doubling steps until it has both, then halves what lies between.
 

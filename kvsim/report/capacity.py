@@ -56,7 +56,7 @@ def _verdict(answer: Answer, scenario: Scenario) -> list[RenderableType]:
     best = answer.answer
     lines: list[RenderableType] = [
         Text.from_markup(f"[bold]{scenario.model}[/] · {scenario.trace.rsplit('/', 1)[-1]} · {demands(answer)}"),
-        Text(f"Every run: the first {answer.requests:,} of {answer.trace_requests:,} requests", style="dim"),
+        Text(f"Steady traffic, judged by {answer.requests:,} of {answer.trace_requests:,} requests", style="dim"),
         Text(),
         Text(verdict(answer), style="bold green" if best else "bold red"),
     ]

@@ -32,8 +32,8 @@ def _header(title: str, answer: Answer, scenario: Scenario) -> str:
     return (
         f'<header><h1>{escape(title)}</h1><p class="lead">{escape(verdict(answer))}</p>'
         f'<p class="lead">{escape(why)}</p>'
-        f'<p class="hint">{escape(scenario.trace)} · {escape(demands(answer))} · every run: the first '
-        f"{answer.requests:,} of {answer.trace_requests:,} requests</p>"
+        f'<p class="hint">{escape(scenario.trace)} · {escape(demands(answer))} · steady traffic, '
+        f"judged by {answer.requests:,} of {answer.trace_requests:,} requests</p>"
         f'<p class="banner {escape(tier)}">{escape(TIERS.get(tier, "Not reachable."))}</p>'
         + (f'<ul class="notes">{listed}</ul>' if listed else "") + "</header>"
     )

@@ -13,7 +13,7 @@ from kvsim import __version__
 from kvsim.metrics import DEFINITIONS
 from kvsim.report import charts
 from kvsim.report.columns import SHARES, SPEED, WORK, Column
-from kvsim.report.palette import MEMORY, TIERS
+from kvsim.report.palette import MEMORY, trust
 from kvsim.report.terminal import brief, latency_name, span, trace_name
 from kvsim.result import Result
 from kvsim.units import format_count
@@ -65,7 +65,7 @@ def _header(title: str, runs: Runs, where: Mapping[str, Any]) -> str:
     trace = f" · {requests['total']:,} requests of {escape(trace_name(first.run) or 'a trace')}"
     engine = f" · {escape(str(where['engine']))}" if where.get("engine") else ""
     tier = where.get("tier") or "unknown"
-    banner = TIERS.get(tier, "The origin of this device profile is not known.")
+    banner = trust(where, "The origin of this device profile is not known.")
     notes = dict.fromkeys(note for result in runs.values() for note in result.run.get("notes", ()))
     listed = f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
     return (

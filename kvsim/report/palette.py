@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,10 @@ TIERS = {
     "imported": "Imported: this device profile comes from published kernel measurements.",
     "datasheet": "Datasheet only: nothing was measured here. Expect errors of tens of percent.",
 }
+
+
+def trust(provenance: Mapping[str, Any], unknown: str) -> str:
+    """One sentence on where the numbers of a Result come from; `unknown` where that is not known."""
+    if run := provenance.get("run"):
+        return f"Measured: a run of {run}, no prediction."
+    return TIERS.get(provenance.get("tier") or "", unknown)

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.report.palette import MEMORY, TIERS
+from kvsim.report.palette import MEMORY, trust
 from kvsim.result import Result
 from kvsim.units import format_bytes, format_count, format_duration
 
@@ -55,7 +55,7 @@ def heading(result: Result, policy: str | None = None) -> RenderableType:
         trace_name(result.run),
     ]
     lines = Text.from_markup(" · ".join(str(part) for part in parts if part))
-    return Group(lines, _tier(where.get("tier")))
+    return Group(lines, _trust(where))
 
 
 def _gpus(run: Mapping[str, Any]) -> int:
@@ -107,9 +107,10 @@ def span(low_high: tuple[float, float] | None, write: Callable[[float], str]) ->
     return f"{number}–{high}" if unit and high.endswith(f" {unit}") else f"{low}–{high}"
 
 
-def _tier(tier: str | None) -> Text:
+def _trust(where: Summary) -> Text:
+    tier = where.get("tier")
     style = {"measured": "green", "imported": "green"}.get(tier or "", "bold yellow")
-    return Text(TIERS.get(tier or "", f"Profile of unknown origin ({tier})."), style=style)
+    return Text(trust(where, f"Profile of unknown origin ({tier})."), style=style)
 
 
 def _line(label: str, text: str) -> Table:
@@ -188,6 +189,8 @@ def _memory(summary: Summary, several: bool = False) -> list[RenderableType]:
         saved = memory["shared_saved_bytes"]
         shared = f" · sharing saves {format_bytes(saved)}" if saved else ""
         lines.append(_line("", f"[dim]mean over time; at most {percent(memory['peak_used_share'])} used{shared}[/]"))
+    if not summary["steps"] and summary["requests"]["completed"]:  # of a server that was measured nothing else is known
+        return [*lines, _line("Cache", f"prefix hits {percent(cache['prefix_hit_share'])}")]
     counts = [
         f"prefix hits {percent(cache['prefix_hit_share'])}",
         _count(cache["preemptions"], "preemptions"),

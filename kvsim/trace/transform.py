@@ -177,6 +177,12 @@ def take(trace: Trace, rows: NDArray[np.int64]) -> Trace:
     """These rows in this order. The parent of each must be among them, before it."""
     position = np.full(len(trace) + 1, -1, np.int64)  # the last entry is where parent −1 points
     position[rows] = np.arange(len(rows))
+    return copies(trace, rows).with_columns(parent=position[trace.parent[rows]])
+
+
+def copies(trace: Trace, rows: NDArray[np.int64]) -> Trace:
+    """These rows in this order, some of them perhaps several times. Parents are still rows of `trace`: the caller says
+    which copy they are."""
     blocks: dict[str, object] = {}
     if trace.has_ids:
         counts = np.diff(trace.block_start)[rows]
@@ -189,7 +195,7 @@ def take(trace: Trace, rows: NDArray[np.int64]) -> Trace:
         prompt_tokens=trace.prompt_tokens[rows],
         output_tokens=trace.output_tokens[rows],
         session=trace.session[rows],
-        parent=position[trace.parent[rows]],
+        parent=trace.parent[rows],
         after_parent_ns=trace.after_parent_ns[rows],
         priority=trace.priority[rows],
         **blocks,
@@ -200,7 +206,7 @@ def _move(trace: Trace, begins: Int) -> Trace:
     """The trace with other beginnings, in the order of its rows without a parent; what follows moves with them."""
     by_root = np.zeros(len(trace), np.int64)
     by_root[trace.parent < 0] = begins - trace.arrival_ns[trace.parent < 0]
-    moved = trace.arrival_ns + by_root[_roots(trace)]
+    moved = trace.arrival_ns + by_root[roots(trace)]
     # Ties go by the old order, in which parents stand before their children.
     return take(trace.with_columns(arrival_ns=moved), np.argsort(moved, kind="stable"))
 
@@ -213,7 +219,7 @@ def _keep(trace: Trace, inside: NDArray[np.bool_]) -> Trace:
     return take(trace, np.flatnonzero(kept))
 
 
-def _roots(trace: Trace) -> Int:
+def roots(trace: Trace) -> Int:
     """The row that begins each row's chain, by pointer doubling."""
     root = np.where(trace.parent < 0, np.arange(len(trace)), trace.parent)
     while (root[root] != root).any():

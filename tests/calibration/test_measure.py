@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from kvsim_calibration.measure.client import Load, Measurement, served_model
 from kvsim_calibration.measure.http import Server
 from kvsim_calibration.measure.prompts import LOW, text, token_ids
+from rich.console import Console
 
 from kvsim import cli
 from kvsim.errors import InputError
+from kvsim.report.terminal import overview
 from kvsim.result import Result
 from kvsim.trace import Trace
 from kvsim.trace.types import make_trace
@@ -26,8 +29,12 @@ FIRST_S, GAP_S = 0.05, 0.02
 class Fake:
     """Answers /v1/completions with as many tokens as asked for, the first after FIRST_S, the others GAP_S apart."""
 
-    def __init__(self, first_s: float = FIRST_S, status: int = 200, silent: bool = False) -> None:
+    def __init__(self, first_s: float = FIRST_S, status: int = 200, silent: bool = False, dies_after: int = 0,
+                 empty: tuple[int, ...] = (), ends: str = "") -> None:  # fmt: skip
+        """`dies_after` so many tokens the connection is gone; tokens in `empty` are no text yet; `ends`: vllm's last
+        token says that it is the last, llama.cpp sends one more event that says so."""
         self.first_s, self.status, self.silent = first_s, status, silent
+        self.dies_after, self.empty, self.ends = dies_after, empty, ends
         self.bodies: list[dict[str, Any]] = []
         self.most = self.now = 0
 
@@ -53,8 +60,14 @@ class Fake:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for token in range(asked["max_tokens"]):
             await asyncio.sleep(3600 if self.silent else GAP_S if token else self.first_s)
-            _event(writer, {"choices": [{"text": " x"}]})
+            if self.dies_after and token == self.dies_after:
+                return
+            last = self.ends == "vllm" and token == asked["max_tokens"] - 1
+            _event(writer, {"choices": [{"text": "" if token in self.empty else " x",
+                                         "finish_reason": "length" if last else None}]})  # fmt: skip
             await writer.drain()
+        if self.ends == "llama.cpp":
+            _event(writer, {"choices": [{"text": "", "finish_reason": "length"}]})
         usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": asked["max_tokens"],
                  "prompt_tokens_details": {"cached_tokens": 7}}  # fmt: skip
         _event(writer, {"choices": [], "usage": usage})
@@ -131,6 +144,25 @@ def test_failures_are_recorded_with_their_reason() -> None:
     assert (row["status"], row["reason"]) == ("refused", "too_long")
 
 
+@pytest.mark.parametrize("ends", ["vllm", "llama.cpp"])
+def test_tokens_that_are_no_text_yet_keep_their_times(ends: str) -> None:
+    """Part of a character: vLLM sends the token without text, be it the last. llama.cpp ends with one more event."""
+    result = measured(Fake(ends=ends, empty=(1, 3) if ends == "vllm" else ()), trace_of([0.0], output=4))
+    assert result.latency["tpot"]["mean"] > 0.9 * GAP_S  # without the last token two gaps would count as three
+    assert result.itl["count"].sum() == (2 if ends == "vllm" else 3)  # the last event is a token's or not: no gap
+
+
+def test_a_server_that_dies_in_the_middle_is_a_failure() -> None:
+    """Its stream ends without the last chunk: what came is no answer, however many tokens it has."""
+    (row,) = measured(Fake(dies_after=2), trace_of([0.0])).requests.to_dicts()
+    assert (row["status"], row["reason"]) == ("failed", "the connection was closed")
+
+
+def test_what_the_server_said_is_noted() -> None:
+    notes = measured(Fake(status=400), trace_of([0.0, 0.0])).run["notes"]
+    assert notes == ["HTTP 400: the server said 'busy'"]
+
+
 def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
     result = measured(Fake(), trace_of([0.0, 0.3, 60.0]), stop_after=0.4)
     assert result.requests["status"].to_list() == ["completed", "failed"]
@@ -152,6 +184,17 @@ def test_compare_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert runs["a"]["latency_s"] == runs["b"]["latency_s"]
     assert runs["a"]["memory"]["kv_capacity_bytes"] is None
+
+
+def test_a_server_is_no_device_profile() -> None:
+    run = {"provenance": {"model": "m", "device": "d", "tier": "measured", "run": "a server at http://x"}}
+    result = measured(Fake(first_s=0.01), trace_of([0.0], output=2))
+    result.run.update(run)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(overview(result))
+    said = console.export_text()
+    assert "Measured: a run of a server at http://x, no prediction." in said
+    assert "steps" not in said and "preemptions" not in said  # a client does not know them
 
 
 def test_prompts_share_what_the_trace_shares() -> None:

@@ -12,9 +12,9 @@ import pytest
 from kvsim.cli import main
 from kvsim.errors import InputError
 from kvsim.metrics import latency
-from kvsim.plan import Objectives, evaluate, plan, rate_at
+from kvsim.plan import Objectives, Offer, evaluate, plan, rate_at
 from kvsim.plan.answer import Candidate, choose, replicas_for
-from kvsim.plan.search import Point, Run, largest
+from kvsim.plan.search import Load, Point, Run, largest
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import run, simulate
@@ -62,7 +62,7 @@ def test_numbers_are_those_of_the_metrics() -> None:
     setup = prepare(BASE)
     record, _ = simulate(trace, setup, setup.cost)
     names = [f"{m}_{s}" for m in ("ttft", "tpot", "itl", "e2e", "queue") for s in ("mean", "p50", "p99", "max")]
-    found = Objectives.parse(",".join(f"{name}=1s" for name in names)).measure(record, trace)
+    found = Objectives.parse(",".join(f"{name}=1s" for name in names)).measure(record, Offer.all_of(trace))
     truth = latency(run(BASE, trace=trace))
     for name in names:
         metric, statistic = name.split("_")
@@ -76,11 +76,12 @@ def test_the_answer_holds_and_the_next_step_does_not(seed: int) -> None:
     answer = find(trace, slo)
     held = next(p for p in answer.answer.curve if p.rate == answer.answer.rate_per_replica)
     setup, goals = prepare(BASE.replace(policy="paged")), Objectives.parse(slo)
+    load = Load.of(trace, setup)
     for index, holds in ((held.index - 1, True), (held.index, True), (held.index + 1, False)):
-        scaled = transform.set_rate(trace, rate_at(index))
-        record, _ = simulate(scaled, setup, setup.cost)  # to its end: giving up early must not change the verdict
-        assert (not goals.missed(goals.measure(record, scaled))) is holds, index
-        assert evaluate(scaled, setup, setup.cost, goals, index).point.held is holds
+        offer = load.at(index)
+        record, _ = simulate(offer.trace, setup, setup.cost)  # to its end: stopping early must not change the verdict
+        assert (not goals.missed(goals.measure(record, offer))) is holds, index
+        assert evaluate(offer, setup, setup.cost, goals, index).point.held is holds
 
 
 def test_monotone_in_slo_and_in_rate() -> None:
@@ -105,7 +106,7 @@ def test_search_is_monotone_even_where_the_run_is_not(seed: int) -> None:
         return at
 
     start = rng.randint(-20, 20)
-    found = [largest(rate(limit), start) for limit in range(-40, 41, 5)]  # type: ignore[arg-type]
+    found = [largest(rate(limit), start, 8) for limit in range(-40, 41, 5)]  # type: ignore[arg-type]
     known = [-9999 if index is None else index for index in found]
     assert known == sorted(known)
 
@@ -182,11 +183,15 @@ def test_a_trace_too_short_to_load_a_replica_is_said() -> None:
     assert answer.limit == "not found" and "longer trace" in answer.reason
 
 
-def test_conversations_that_outlast_the_run_are_told() -> None:
-    chat = BASE.replace(trace="sample", max_model_len=16384)
-    answer = plan(chat, Objectives.parse("tpot_p90=50ms"), requests=600,
-                  devices=["h200-sxm"], policies=["paged"], tps=[1])
-    assert any("conversations go on for" in note for note in answer.notes)
-    alone = plan(BASE.replace(interval=False), Objectives.parse("tpot_p90=12ms"), devices=["h200-sxm"],
-                 policies=["paged"], tps=[1], trace=traffic(0))
-    assert not any("conversations" in note for note in alone.notes)
+def test_of_many_requests_only_the_close_candidates_are_judged_by_all() -> None:
+    trace = traffic(4, 3000)
+    answer = plan(BASE.replace(interval=True), Objectives.parse("ttft_p90=300ms"), devices=["l4", "h100-sxm"], tps=[1],
+                  policies=["paged", "paged-fp8"], requests=3000, trace=trace)
+    judged = {c.label: c.requests for c in answer.candidates}
+    assert answer.requests == 3000 and answer.answer.device == "h100-sxm" and answer.answer.requests == 3000
+    assert judged["1 × l4 paged"] == 1000 and any("1,000 requests only" in note for note in answer.notes)
+    low, high = answer.answer.interval["rate_per_replica"]
+    assert low <= answer.answer.rate_per_replica <= high and low < high
+    alone = plan(BASE, Objectives.parse("ttft_p90=300ms"), devices=["h100-sxm"], tps=[1], requests=3000,
+                 policies=[answer.answer.policy], trace=trace).answer
+    assert alone.rate_per_replica == answer.answer.rate_per_replica  # who else was asked about changes nothing

@@ -95,8 +95,8 @@ def command(
                 "rate_scale": rate_scale, "limit": limit, "concurrency": concurrency, "warmup": warmup}  # fmt: skip
     run: dict[str, Any] = {
         "scenario": scenario,
-        "provenance": {"device": device, "tier": "measured", "engine": engine, "model": work.load.model, "seed": seed,
-                       "version": __version__},
+        "provenance": {"device": device, "tier": "measured", "run": f"a server at {url}", "engine": engine,
+                       "model": work.load.model, "seed": seed, "version": __version__},
         "counters": {},
     }  # fmt: skip
     result = work.result(run)

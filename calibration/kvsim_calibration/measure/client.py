@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,9 @@ from kvsim.errors import InputError
 from kvsim.record import COMPLETED, FAILED, REFUSED, REQUEST_COLUMNS, TIMELINE_COLUMNS
 from kvsim.result import Result
 from kvsim.trace import Trace
+from kvsim.trace.types import Int
 from kvsim.units import NS_PER_S
-from kvsim_calibration.measure.http import HttpError, Server
+from kvsim_calibration.measure.http import Answer, HttpError, Server
 from kvsim_calibration.measure.prompts import text, token_ids
 
 SAMPLE_NS = 100_000_000
@@ -39,6 +40,30 @@ class Load:
     warmup: int = 2
     max_model_len: int = NEVER
     seed: int = 0
+
+    def body(self, prompt: Int, output: int) -> dict[str, Any]:
+        """The request for `output` tokens, no fewer, after these token ids."""
+        return {
+            "model": self.model, "prompt": text(prompt) if self.as_text else prompt.tolist(),
+            "max_tokens": max(1, output), "min_tokens": max(1, output), "ignore_eos": True, "temperature": 0,
+            "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+
+
+async def completion(answer: Answer) -> AsyncIterator[tuple[int, dict[str, Any], bool]]:
+    """(monotonic ns, the event, whether it is a token's) of a streamed answer. Raises HttpError.
+
+    One event may hold several tokens where the server fell behind, or none that can be read yet (part of a character):
+    vLLM sends that one empty, llama.cpp not at all. Empty, too, is llama.cpp's word that it has finished: no token."""
+    first = True
+    async for event in answer.events():
+        now = time.monotonic_ns()
+        if "error" in event:
+            raise HttpError(f"error in the stream: {event['error']}")
+        choices = event.get("choices") or []
+        is_token = bool(choices) and (first or bool(choices[0].get("text")) or not choices[0].get("finish_reason"))
+        first = first and not choices
+        yield now, event, is_token
 
 
 async def served_model(server: Server, timeout_s: float = 10.0) -> str:
@@ -68,7 +93,8 @@ class Measurement:
     output: list[int] = field(init=False)
     prompt: list[int] = field(init=False)
     timeline: list[tuple[int, ...]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    said: dict[str, str] = field(default_factory=dict)
+    """reason → what the server said to the first request that failed for it"""
     _running: int = 0
     _waiting: int = 0
 
@@ -120,7 +146,7 @@ class Measurement:
             prompt = token_ids(_alone(longest), 0, self.load.vocab, self.load.seed + 1 + number)
             try:
                 async with asyncio.timeout(self.load.timeout_s), self.server.request(
-                    "POST", "/v1/completions", self._body(prompt, 16)
+                    "POST", "/v1/completions", self.load.body(prompt, 16)
                 ) as answer:
                     async for _ in answer.events():
                         pass
@@ -128,20 +154,13 @@ class Measurement:
                 raise InputError(f"{self.server.url} does not answer a request of {longest} prompt tokens: "
                                  f"{error or 'timeout'}") from None  # fmt: skip
 
-    def _body(self, prompt: Any, output: int) -> dict[str, Any]:
-        return {
-            "model": self.load.model, "prompt": text(prompt) if self.load.as_text else prompt.tolist(),
-            "max_tokens": max(1, output), "min_tokens": max(1, output), "ignore_eos": True, "temperature": 0,
-            "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
-
     async def _one(self, row: int) -> None:
         """One request, from its arrival to its last token or its failure."""
         columns, wanted = self.columns, int(self.trace.output_tokens[row])
         if self.prompt[row] + wanted > self.load.max_model_len:
             self._fail(row, REFUSED, "too_long")
             return
-        body = self._body(token_ids(self.trace, row, self.load.vocab, self.load.seed), wanted)
+        body = self.load.body(token_ids(self.trace, row, self.load.vocab, self.load.seed), wanted)
         self._waiting += 1
         held = True
         try:
@@ -161,7 +180,10 @@ class Measurement:
         except TimeoutError:
             self._fail(row, FAILED, "timeout")
         except HttpError as error:
-            self._fail(row, FAILED, str(error).partition(":")[0])
+            reason, _, said = str(error).partition(": ")
+            self._fail(row, FAILED, reason)
+            if said:
+                self.said.setdefault(reason, said)
         except OSError as error:
             self._fail(row, FAILED, f"connection: {error.strerror or type(error).__name__}")
         except asyncio.CancelledError:
@@ -171,25 +193,21 @@ class Measurement:
         finally:
             self._waiting -= held
 
-    async def _read(self, row: int, answer: Any) -> None:
-        """Keep the time of every piece of text. One event may hold several tokens where the server fell behind."""
+    async def _read(self, row: int, answer: Answer) -> None:
+        """Keep the time of every piece of text, and what the server counted."""
         columns = self.columns
         events = 0
         usage: dict[str, Any] = {}
-        async for event in answer.events():
-            now = self._now()
+        async for at, event, is_token in completion(answer):
+            now = at - self._begin
             usage = event.get("usage") or usage
-            if "error" in event:
-                raise HttpError(f"error in the stream: {event['error']}")
-            choices = event.get("choices") or []
-            if not choices or not (choices[0].get("text") or choices[0].get("token_ids") or not events):
-                continue
-            if events:
+            if is_token and events:
                 self.gaps.append(now - columns["last_token_ns"][row])
-            else:
+            elif is_token:
                 columns["first_token_ns"][row] = now
-            columns["last_token_ns"][row] = now
-            events += 1
+            if event.get("choices"):
+                columns["last_token_ns"][row] = now
+            events += is_token
         if not events:
             raise HttpError("an empty answer")
         self.output[row] = int(usage.get("completion_tokens") or events)
@@ -228,7 +246,7 @@ class Measurement:
     def result(self, run: dict[str, Any]) -> Result:
         """What was sent so far. Requests that were not are left out, with a note."""
         sent = [row for row, arrival in enumerate(self.columns["arrival_ns"]) if arrival >= 0]
-        notes = [*self.trace.notes, *self.notes]
+        notes = [*self.trace.notes, *(f"{reason}: the server said {said!r}" for reason, said in self.said.items())]
         if len(sent) < len(self.trace):
             notes.append(f"interrupted: {len(self.trace) - len(sent)} of {len(self.trace)} requests were not sent")
         pick = {name: [values[row] for row in sent] for name, values in self.columns.items()}

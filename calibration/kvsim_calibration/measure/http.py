@@ -76,7 +76,13 @@ class Answer:
         left = self.length
         while True:
             if self.chunked:
-                size = int((await self.reader.readline()).split(b";")[0] or b"0", 16)
+                line = await self.reader.readline()
+                if not line:  # not even the last chunk, of size 0: the server died
+                    raise HttpError("the connection was closed")
+                try:
+                    size = int(line.split(b";")[0], 16)
+                except ValueError:
+                    raise HttpError("the answer is not HTTP") from None
                 if not size:
                     return
                 yield await _exactly(self.reader, size)
@@ -95,7 +101,8 @@ class Answer:
         return b"".join([piece async for piece in self.pieces()])
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """The objects of a stream of server-sent events, each when its line is whole; ends at `[DONE]`."""
+        """The objects of a stream of server-sent events, each when its line is whole; ends at `[DONE]`. Raises
+        HttpError where the stream ends without it."""
         rest = b""
         async for piece in self.pieces():
             *lines, rest = (rest + piece).split(b"\n")
@@ -109,6 +116,7 @@ class Answer:
                     yield json.loads(data)
                 except ValueError:
                     raise HttpError(f"an event is not JSON: {data[:80]!r}") from None
+        raise HttpError("the connection was closed")
 
 
 async def _exactly(reader: asyncio.StreamReader, size: int) -> bytes:
