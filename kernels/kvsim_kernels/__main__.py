@@ -30,6 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, ImportError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        from .speed.attempt import AGAIN, Again
+
+        if not isinstance(error, Again):
+            raise
+        print(error, file=sys.stderr)
+        return AGAIN
 
 
 if __name__ == "__main__":

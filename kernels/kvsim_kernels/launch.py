@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -91,12 +92,25 @@ class CurrentStream:
         return 0, self.handle
 
 
+class Known(threading.local):
+    """CUDA devices whose context this thread has had: torch makes one current on a thread's first operation there."""
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+KNOWN = Known()
+
+
 def launch_cuda(kernel: Kernel, grid: tuple[int, int, int], values: Sequence[object], device: torch.device) -> None:
-    from cuda.core import LaunchConfig, launch  # type: ignore[import-untyped]
+    from cuda.core import Device, LaunchConfig, launch  # type: ignore[import-untyped]
 
     index = torch.cuda.current_device() if device.index is None else device.index
     config = LaunchConfig(grid=grid, block=(kernel.threads, 1, 1), shmem_size=kernel.shared_bytes)
     with torch.cuda.device(index):
+        if index not in KNOWN.devices:
+            Device(index).set_current()
+            KNOWN.devices.add(index)
         launch(CurrentStream(device), config, loaded(kernel, index), *values)
 
 
@@ -104,13 +118,12 @@ def launch_cuda(kernel: Kernel, grid: tuple[int, int, int], values: Sequence[obj
 def loaded(kernel: Kernel, index: int) -> object:
     """The kernel on CUDA device `index`, allowed the shared memory that it asks for."""
     from cuda.bindings import driver  # type: ignore[import-untyped]
-    from cuda.core import Device, ObjectCode
+    from cuda.core import ObjectCode
 
     major, minor = torch.cuda.get_device_capability(index)
     if (major, minor) < (8, 0):
         name = torch.cuda.get_device_name(index)
         raise ValueError(f"the kernels need compute capability 8.0 or newer; {name} has {major}.{minor}")
-    Device(index).set_current()
     made = build.cubin(kernel.source, kernel.expression, f"sm_{major}{minor}")
     ready = ObjectCode.from_cubin(made.code, name=kernel.name).get_kernel(made.symbol)
     if kernel.shared_bytes + made.static_shared_bytes > 48 << 10:       # more than 48 KiB is had only on request

@@ -104,7 +104,41 @@ def test_what_does_not_fit_the_memory_is_passed_over(tmp_path: Path) -> None:
     told: list[str] = []
     record = Record(tmp_path / "b.jsonl", ABOUT)
     assert runner.run([Point("k", "c", None, 0, 1, 0, 1, make)], CPU, record, stopwatch, 0, 60, told.append) == 0
-    assert told == ["k, c: does not fit this device's memory"] and not record.rows()
+    assert told == ["k, c: does not fit this device's memory"]
+    assert [(row["ok"], "median_ns" in row) for row in record.rows().values()] == [(True, False)]
+    assert runner.run([Point("k", "c", None, 0, 1, 0, 1, make)], CPU, record, stopwatch, 0, 60, told.append) == 0
+    assert len(told) == 1  # known
+    record.again()
+    assert record.rows() == {}
+
+
+def test_a_point_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+    def make(device: torch.device, seed: int) -> Subject:
+        raise RuntimeError("CUDA error: invalid\nargument")
+
+    told: list[str] = []
+    record = Record(tmp_path / "b.jsonl", ABOUT)
+    broken = Point("k", "broken", None, 0, 1, 0, 1, make)
+    assert runner.run([broken, point("ceiling read", "")], CPU, record, stopwatch, 0, 60, told.append) == 0
+    assert told == ["k, broken: RuntimeError: CUDA error: invalid argument", "ceiling read, : 3.0 us"]
+    rows = runner.shares(record.rows().values())
+    assert [row["ok"] for row in rows] == [False, True]
+    text = runner.report({"gpu": "none"}, rows)
+    assert "- gpu: none\n" in text and "| k | broken | RuntimeError: CUDA error: invalid argument | " in text
+
+
+def test_what_ended_the_process_twice_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    record = Record(tmp_path / "b.jsonl", ABOUT)
+    record.begin("k", "c")  # and no row: the process died
+    assert record.rows() == {}
+    record.begin("k", "c")
+    (row,) = Record(record.path, ABOUT).rows().values()
+    assert not row["ok"] and row["failed"] == "ended or hung the process twice"
+    record.again()
+    assert record.rows() == {}
+    record.begin("k", "c")
+    record.add({"kernel": "k", "case": "c", "ok": True})
+    assert record.rows()["k", "c"]["ok"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -119,4 +153,5 @@ def test_every_row_is_json(tmp_path: Path) -> None:
     record = Record(tmp_path / "b.jsonl", ABOUT)
     runner.run([point(error=float("nan"))], CPU, record, stopwatch, 0, 60, lambda line: None)
     lines = [json.loads(line, parse_constant=pytest.fail) for line in record.path.read_text().splitlines()]
-    assert lines[0]["gpu"] == "none" and lines[1]["error"] is None and not lines[1]["ok"]
+    assert lines[0]["gpu"] == "none" and lines[1]["begun"] == "k"
+    assert lines[2]["error"] is None and not lines[2]["ok"]

@@ -16,11 +16,14 @@ from ..speed.timing import timed
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("kernel-bench.jsonl"), help="results; default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=Path("kernel-bench.jsonl"), help="results, a table beside it; default: %(default)s"
+    )
     parser.add_argument(
         "--minutes", type=float, default=9.0, help="start no point after this long; default: %(default)s"
     )
     parser.add_argument("--kernel", default="", help="only kernels with this in their name, and the ceilings")
+    parser.add_argument("--tiny", action="store_true", help="small sizes: to try the machinery, not the speed")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, instead of a table")
 
 
@@ -34,32 +37,36 @@ def gpu() -> torch.device:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Exit code 0 if every result is right, 1 if one is not. Run again to go on where a run was cut short."""
+    """Exit code 0 if every result is right, 1 if one is not, 3 if a fresh process must go on (see `attempt`)."""
     device = gpu()
     with torch.cuda.device(device), torch.inference_mode():
-        return bench(device, asked.out, asked.minutes * 60, asked.kernel, asked.json)
+        return bench(device, asked)
 
 
-def bench(device: torch.device, out: Path, seconds: float, kernel: str, as_json: bool) -> int:
+def bench(device: torch.device, asked: argparse.Namespace) -> int:
     about = environment(device)
-    record = Record(out, about)
-    chosen = [point for point in points() if kernel in point.kernel or point.kernel.startswith("ceiling")]
+    record = Record(asked.out, about)
+    chosen = [
+        point for point in points(asked.tiny) if asked.kernel in point.kernel or point.kernel.startswith("ceiling")
+    ]
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     clocks = dict(smi("clocks.sm", "clocks.mem", "temperature.gpu"))
-    tell(f"{len(chosen)} points on {about['gpu']} to {out}; now {clocks}")
-    left = runner.run(chosen, device, record, timed, about["l2_bytes"], seconds, tell)
+    tell(f"{len(chosen)} points on {about['gpu']} to {asked.out}; now {clocks}")
+    left = runner.run(chosen, device, record, timed, about["l2_bytes"], asked.minutes * 60, tell)
     found = record.rows()
     rows = runner.shares(row for point in chosen if (row := found.get((point.kernel, point.case))))
     wrong = sum(not row["ok"] for row in rows)
-    if as_json:
+    if asked.json:
         print(json.dumps({"environment": about, "rows": rows, "left": left, "wrong": wrong}))
     else:
         show(runner.table(rows))
     again = " (run again to go on)" if left else ""
     tell(f"{len(rows)} points measured, {wrong} wrong, {left} left{again}")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.with_suffix(".md").write_text(runner.report(about, rows))
     return 1 if wrong else 0
 
 

@@ -1,5 +1,9 @@
 """`gpu`, what `make gpu` runs: compile, check every kernel on the device, benchmark, calibrate. Resumable; few small
-files."""
+files.
+
+Checks and benchmark run in processes of their own, started again where a kernel took one down, so that the first kernel
+that fails on a new chip does not hide what the others do there.
+"""
 
 from __future__ import annotations
 
@@ -16,39 +20,55 @@ from pathlib import Path
 import torch
 
 from .. import build, grid
-from ..speed import run as runner
-from ..speed.points import points
 from ..speed.record import Record, environment
-from .bench import bench, gpu
+from .bench import gpu
 
 CALIBRATION = 0.55
 """share of the time left after the checks that the calibration gets"""
 FIT_SECONDS = 25
 """that its start and its fit take"""
+SLACK_SECONDS = 30
+"""that a stage may go on after its time: what it has begun"""
+MOST_STARTS = 30
+"""of a stage's processes"""
+TINY_SECONDS = 20
+TINY_CALIBRATION = ["--models", "smollm2-135m", "--max-batch", "2", "--max-context", "64", "--max-chunk", "16"]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("kernel-gpu"), help="folder of results; default: %(default)s")
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything; default: %(default)s")
+    parser.add_argument("--tiny", action="store_true", help="one case a kernel, small sizes: to try the machinery")
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Exit code 0 if every kernel is right. Writes check.jsonl, bench.jsonl, bench.md, and what `calibrated` does."""
+    """Exit code 0 if every kernel is right, 1 if one is not.
+
+    Leaves check.jsonl, bench.jsonl, bench.md, profile.rows.jsonl and profile.json.
+    """
     device = gpu()
     end = time.monotonic() + asked.minutes * 60
-    with torch.cuda.device(device), torch.inference_mode():
+    if not asked.tiny:  # the few that are tried then are compiled when they are first launched
         compiled(device)
-        wrong = check(device, Record(asked.out / "check.jsonl", environment(device)), end)
+    missing = lacking()
+    if missing:
+        print(f"no profile will be made: {missing} is not installed here", file=sys.stderr, flush=True)
+    codes = []
+    for name, share in (("check", 1.0), ("bench", 1.0 if missing or asked.tiny else 1 - CALIBRATION)):
+        out = asked.out / f"{name}.jsonl"
+        Record(out, environment(device)).again()
         left = end - time.monotonic()
-        failed = bench(device, asked.out / "bench.jsonl", left * (1 - CALIBRATION), "", as_json=False)
-        write_table(device, asked.out)
-    calibrated(device, asked.out, end - time.monotonic() - FIT_SECONDS)
-    return 1 if wrong or failed else 0
+        codes.append(stage([name, "--out", str(out), *(["--tiny"] if asked.tiny else [])], share * left))
+    if not missing:
+        seconds = min(end - time.monotonic() - FIT_SECONDS, TINY_SECONDS if asked.tiny else math.inf)
+        calibrated(device, asked.out, seconds, asked.tiny)
+    return 1 if any(codes) else 0
 
 
 def compiled(device: torch.device) -> None:
     """Compile everything for this chip, on all cores; what does not compile fails in its own check."""
     major, minor = torch.cuda.get_device_capability(device)
+    began = time.monotonic()
     build.nvrtc_version()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = [
@@ -56,39 +76,41 @@ def compiled(device: torch.device) -> None:
             for kernel in grid.variants()
         ]
     broken = sum(job.exception() is not None for job in jobs)
-    print(f"{len(jobs)} kernels compiled for sm_{major}{minor}, {broken} failed", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - began
+    what = f"{len(jobs)} kernels compiled for sm_{major}{minor} in {seconds:.0f} s, {broken} failed"
+    print(what, file=sys.stderr, flush=True)
 
 
-def calibrated(device: torch.device, out: Path, seconds: float) -> None:
-    """Raw rows and a profile of tier `measured`, by kvsim_calibration where that can be imported: in a process of its
-    own, which starts with free memory."""
+def stage(command: list[str], seconds: float) -> int:
+    """Run a command of this package for about so long, in a fresh process where one ends too early; its exit code."""
+    end, code = time.monotonic() + seconds, 1
+    for _ in range(MOST_STARTS):
+        left = end - time.monotonic()
+        words = [sys.executable, "-m", "kvsim_kernels", *command, "--minutes", f"{max(0.0, left) / 60:.3f}"]
+        try:
+            code = subprocess.run(words, timeout=max(0.0, left) + SLACK_SECONDS).returncode
+        except subprocess.TimeoutExpired:
+            return 1
+        if code in (0, 1, 2) or left <= 0:
+            break
+        print(f"{command[0]} ended with code {code}: a fresh process goes on", file=sys.stderr, flush=True)
+    return code
+
+
+def lacking() -> str:
+    """The first module that calibrating needs and that is not installed; empty if there is none."""
+    names = ("kvsim_calibration", "kvsim", "scipy", "polars", "pydantic", "typer", "rich")
+    return next((name for name in names if importlib.util.find_spec(name) is None), "")
+
+
+def calibrated(device: torch.device, out: Path, seconds: float, tiny: bool) -> None:
+    """Raw rows and a profile of tier `measured`, by kvsim_calibration: in a process of its own, with free memory."""
     command = [sys.executable, "-m", "kvsim_calibration", "--device", f"cuda:{device.index or 0}", "--backend", "cuda",
-               "--budget", f"{max(0, int(seconds))}s", "--out", str(out / "profile.json"), "--resume"]
-    if importlib.util.find_spec("kvsim_calibration") is None:
-        print("kvsim_calibration can't be imported here: no profile is made", file=sys.stderr, flush=True)
-    elif subprocess.run(command).returncode:
-        print("no profile was made: see above", file=sys.stderr, flush=True)
-
-
-def check(device: torch.device, record: Record, end: float) -> int:
-    """Run the cases that the record lacks; the number of wrong ones."""
-    done = record.rows()
-    for case in grid.cases(device):
-        if (case.kernel, case.case) in done or time.monotonic() > end:
-            continue
-        error = case.run()
-        ok = error <= case.bound
-        known = error if math.isfinite(error) else None
-        record.add({"kernel": case.kernel, "case": case.case, "error": known, "bound": case.bound, "ok": ok})
-    rows = record.rows().values()
-    wrong = [f"{row['kernel']}, {row['case']}: {row['error']} > {row['bound']}" for row in rows if not row["ok"]]
-    print("\n".join([*wrong, f"{len(rows)} cases checked, {len(wrong)} wrong"]), file=sys.stderr, flush=True)
-    return len(wrong)
-
-
-def write_table(device: torch.device, out: Path) -> None:
-    about = environment(device)
-    found = Record(out / "bench.jsonl", about).rows()
-    rows = runner.shares(row for point in points() if (row := found.get((point.kernel, point.case))))
-    facts = "".join(f"- {name}: {value}\n" for name, value in about.items())
-    (out / "bench.md").write_text(f"{facts}\n{runner.markdown(runner.table(rows))}")
+               "--budget", f"{max(1, int(seconds))}s", "--out", str(out / "profile.json"), "--resume",
+               *(TINY_CALIBRATION if tiny else [])]
+    try:
+        code = subprocess.run(command, timeout=max(0.0, seconds) + FIT_SECONDS + SLACK_SECONDS).returncode
+    except subprocess.TimeoutExpired:
+        code = 1
+    if code:
+        print("no profile was made: see above (the raw rows are kept)", file=sys.stderr, flush=True)

@@ -134,9 +134,10 @@ def decode_subject(shape: Shape, path: decode.Path, device: torch.device, seed: 
 
 def decode_points(tiny: bool) -> Iterator[Point]:
     large, middle = ((2, 40), (1, 33)) if tiny else ((64, 8192), (16, 4096))
-    shapes = [Shape(*large), Shape(*large, block_size=16)]
-    shapes += [Shape(*large, block_size=16, format=format) for format in ("int8", "fp8", "fp8_tensor", "int4")]
-    shapes += [Shape(*large, block_size=16, format="int4", int4_group=128)]
+    first = partial(Shape, *large, kv_heads=1 if tiny else 8)
+    shapes = [first(), first(block_size=16)]
+    shapes += [first(block_size=16, format=format) for format in ("int8", "fp8", "fp8_tensor", "int4")]
+    shapes += [first(block_size=16, format="int4", int4_group=128)]
     if not tiny:
         shapes += [Shape(batch, length) for batch, length in DECODE_BATCHES]
         shapes += [Shape(*middle, block_size=block_size) for block_size in (8, 32, 128)]

@@ -112,7 +112,7 @@ def copy_subject(shape: Shape, blocks: int, where: str, device: torch.device, se
     assert isinstance(cache, PagedCache)
     source, target = cache, cache
     if where != "device":
-        pinned = PagedCache(torch.empty_like(cache.keys, device="cpu").pin_memory(), cache.values.cpu().pin_memory())
+        pinned = PagedCache(on_host(cache.keys), on_host(cache.values))
         source, target = (cache, pinned) if where == "out" else (pinned, cache)
     order = torch.randperm(cache.blocks, generator=torch.Generator().manual_seed(seed))
     old, new = order[:blocks], order[blocks : 2 * blocks]
@@ -123,6 +123,11 @@ def copy_subject(shape: Shape, blocks: int, where: str, device: torch.device, se
         return float(not all(same))
 
     return Subject(partial(kv_copy, source, target, pairs, check_contents=False), error)
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of the host that the device can reach."""
+    return tensor.cpu().pin_memory() if tensor.device.type == "cuda" else tensor.clone()
 
 
 def points(tiny: bool) -> Iterator[Point]:
@@ -149,7 +154,7 @@ def points(tiny: bool) -> Iterator[Point]:
 
     blocks = 2 if tiny else 1024
     shape = Shape(2 * blocks, 16, kv_heads=heads, block_size=16)
-    for where, words in list(PLACES.items())[: 1 if tiny else 3]:
+    for where, words in PLACES.items():
         size = shape.cache_bytes // 2 * (2 if where == "device" else 1)
         ceiling = "copy" if where == "device" else "link"
         case = f"{blocks} blocks of 16, {heads} heads of {shape.head_dim}, {words}"

@@ -1,4 +1,8 @@
-"""Results on disk: one JSON line a point, written when it is measured, so that a run that is cut short goes on."""
+"""Results on disk: one JSON line a point, written when it is measured, so that a run that is cut short goes on.
+
+A line is also written when a point is begun: one that was begun twice and has no row has ended the process twice (or
+hung), and is not tried again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +30,37 @@ class Record:
         self.key = hashlib.blake2b(json.dumps(environment, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def rows(self) -> dict[tuple[str, str], Row]:
-        """Rows of this environment by (kernel, case); a last line that was cut off is left out."""
-        found = {}
+        """Rows of this environment by (kernel, case), those that `failed` or were `skipped` too."""
+        found: dict[tuple[str, str], Row] = {}
+        begun: Counter[tuple[str, str]] = Counter()
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         for line in lines:
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except json.JSONDecodeError:  # a line that was cut off
                 continue
-            if row.get("environment") == self.key and "kernel" in row:
+            if row.get("environment") != self.key:
+                continue
+            if "begun" in row:
+                begun[row["begun"], row["case"]] += 1
+            elif "kernel" in row:
                 found[row["kernel"], row["case"]] = row
+            else:  # the line of `again`
+                found = {what: old for what, old in found.items() if not {"failed", "skipped"} & set(old)}
+                begun.clear()
+        for (kernel, case), times in begun.items():
+            if times > 1 and (kernel, case) not in found:
+                lost = "ended or hung the process twice"
+                found[kernel, case] = {"kernel": kernel, "case": case, "ok": False, "failed": lost}
         return found
+
+    def begin(self, kernel: str, case: str) -> None:
+        """Say that a point is tried."""
+        self.add({"begun": kernel, "case": case})
+
+    def again(self) -> None:
+        """From here on, what failed or was skipped is tried again."""
+        self.add({"again": True})
 
     def add(self, row: Row) -> None:
         """Append a row (the first time with what the environment is) and wait until it is on disk."""
@@ -52,11 +77,13 @@ class Record:
 
 
 def environment(device: torch.device) -> Row:
-    """What a timing depends on: the GPU, its driver, the libraries, the kernels' sources."""
-    about = torch.cuda.get_device_properties(device)
+    """What a result depends on: the GPU, its driver, the libraries, the kernels' sources."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(build.CSRC.iterdir()):
         digest.update(source.read_bytes())
+    if device.type == "cpu":
+        return {"gpu": "none: the CPU runner", "torch": torch.__version__, "sources": digest.hexdigest()}
+    about = torch.cuda.get_device_properties(device)
     return {
         "gpu": about.name,
         "capability": f"{about.major}.{about.minor}",

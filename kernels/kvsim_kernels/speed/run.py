@@ -6,15 +6,18 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Protocol
 
 import torch
 
+from .attempt import attempt, grace
 from .points import Launch, Point
 from .record import Record, Row
 from .timing import Timing
 
 MOST_SETS = 256
+RIVAL_SECONDS = 240  # FlashInfer compiles when it is first called
 L2_MULTIPLE = 5
 HEADER = ("kernel", "case", "us (p20 - p80)", "GB/s", "TFLOP/s", "of ceiling", "others, us", "error")
 
@@ -36,6 +39,7 @@ def measured(point: Point, device: torch.device, timer: Timer, l2_bytes: int) ->
     error = subjects[-1].error()
     rivals: Row = {}
     for name in subjects[0].rivals:
+        grace(device, RIVAL_SECONDS)
         try:
             rivals[name] = timer([subject.rivals[name]() for subject in subjects]).median_ns
         except Exception as problem:  # someone else's code must not end the run: the table says what happened
@@ -67,7 +71,7 @@ def run(
 ) -> int:
     """Measure what the record lacks, for at most about `seconds`; the number of points that are left.
 
-    A point that does not fit the free memory is passed over.
+    A point that fails or does not fit the free memory has a row that says so. Raises Again, see `attempt`.
     """
     done, end, left = record.rows(), time.monotonic() + seconds, 0
     for point in points:
@@ -76,28 +80,33 @@ def run(
         if time.monotonic() > end:
             left += 1
             continue
-        try:
-            row = measured(point, device, timer, l2_bytes)
-        except torch.OutOfMemoryError:
-            tell(f"{point.kernel}, {point.case}: does not fit this device's memory")
-            continue
-        finally:
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-        record.add(row)
-        tell(f"{point.kernel}, {point.case}: {row['median_ns'] / 1e3:.1f} us{'' if row['ok'] else ', WRONG RESULT'}")
+        row = attempt(point.kernel, point.case, partial(measured, point, device, timer, l2_bytes), device, record)
+        tell(f"{point.kernel}, {point.case}: {outcome(row)}")
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
     return left
 
 
+def outcome(row: Row) -> str:
+    if "median_ns" not in row:
+        return str(row.get("failed") or row["skipped"])
+    return f"{row['median_ns'] / 1e3:.1f} us{'' if row['ok'] else ', WRONG RESULT'}"
+
+
 def shares(rows: Iterable[Row]) -> list[Row]:
-    """Rows with `gb_per_s`, `tflop_per_s` and `share`, the speed over the measured ceiling's (None without one)."""
+    """Rows with `gb_per_s`, `tflop_per_s` and `share`, the speed over the measured ceiling's (None without one).
+
+    Those without a time stay as they are.
+    """
     found = list(rows)
     best: dict[str, float] = {}
     for row in found:
-        if row["kernel"].startswith("ceiling "):
+        if "median_ns" in row and row["kernel"].startswith("ceiling "):
             best[row["ceiling"]] = rate(row)
     return [
-        {
+        row
+        if "median_ns" not in row
+        else {
             **row,
             "gb_per_s": row["bytes"] / row["median_ns"],
             "tflop_per_s": row["flops"] / row["median_ns"] / 1e3,
@@ -116,6 +125,9 @@ def table(rows: Iterable[Row]) -> list[tuple[str, ...]]:
     """Columns of the results: a header, then a line a row."""
     lines: list[tuple[str, ...]] = [HEADER]
     for row in rows:
+        if "median_ns" not in row:
+            lines.append((row["kernel"], row["case"], outcome(row), "", "", "", "", ""))
+            continue
         share = "" if row["share"] is None or row["kernel"].startswith("ceiling ") else f"{row['share']:.0%}"
         lines.append((
             row["kernel"],
@@ -137,3 +149,9 @@ def shown(ns: float | str) -> str:
 def markdown(lines: Sequence[tuple[str, ...]]) -> str:
     head, *body = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([head, f"|{'---|' * len(lines[0])}", *body]) + "\n"
+
+
+def report(environment: Row, rows: Iterable[Row]) -> str:
+    """The table with what it was measured on, as Markdown; rows as `shares` gives them."""
+    facts = "".join(f"- {name}: {value}\n" for name, value in environment.items())
+    return f"{facts}\n{markdown(table(rows))}"
