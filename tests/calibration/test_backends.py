@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kvsim_calibration.backends import clock, machine, measured, session  # noqa: E402
-from kvsim_calibration.backends.cases import Case  # noqa: E402
+from kvsim_calibration.backends.cases import Case, Lost  # noqa: E402
 from kvsim_calibration.backends.clock import Timing  # noqa: E402
 from kvsim_calibration.backends.grid import Size, cases, ladder  # noqa: E402
 from kvsim_calibration.backends.store import Store  # noqa: E402
@@ -264,6 +264,8 @@ CUDA_CASES = [
     Case("memory", {"op": "score", "dtype": "bf16", "bytes": 1, "m": 40, **KEY}),
     Case("memory", {"op": "copy", "dtype": "bf16", "bytes": 1, "m": 2, **KEY, "what": "blocks"}),
     Case("memory", {"op": "copy", "dtype": "bf16", "bytes": 1, "m": 1, **KEY, "what": "compact"}),
+    Case("memory", {"op": "host_copy", "dtype": "bf16", "bytes": 1, "m": 2, **KEY, "what": "out"}),
+    Case("memory", {"op": "host_copy", "dtype": "bf16", "bytes": 1, "m": 2, **KEY, "what": "in"}),
     Case("memory", {"op": "act", "dtype": "bf16", "bytes": 1, "m": 2, "inter": 16}),
     Case("linear", {"dtype": "bf16", "n": 16, "k": 32, "m": 3}),
 ]
@@ -278,6 +280,50 @@ def test_a_launch_that_computes_something_else_is_no_measurement(cuda_on_cpu: An
     cuda_on_cpu.timer = lambda launches: Timing(1.0, 1.0, 1.0, 1)  # nothing is launched: outputs stay poisoned
     with pytest.raises(RuntimeError, match="wrong result"):
         cuda_on_cpu.time(CUDA_CASES[0])
+
+
+def test_a_lost_device_ends_the_run_and_spoils_one_case(grid: list[Case], tmp_path: Path) -> None:
+    """After a bad address CUDA fails whatever is asked: the other cases must not be put down as failed."""
+    bad = session.order(grid)[3][0].name
+
+    class Losing(Instant):
+        def time(self, case: Case) -> dict[str, Timing]:
+            if case.name == bad:
+                raise Lost("the device is lost (CUDA error: an illegal memory access)")
+            return super().time(case)
+
+    store = Store(tmp_path / "x.rows.jsonl")
+    store.describe({"name": "a GPU"})
+    with pytest.raises(InputError, match=r"illegal memory access\), at .*: the rows are kept, go on with --resume"):
+        session.measure(grid, Losing(), store, 60)
+    again = Store(store.path)
+    assert [row["case"] for row in again.rows if "failed" in row] == [bad] and len(again.rows) == 4
+    assert session.measure(grid, Losing(), again, 60).left == 0
+    assert {row["case"] for row in again.rows if "failed" in row} == {bad}
+
+
+def test_an_error_after_which_the_device_is_silent_is_a_lost_device(
+    cuda_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access\nand more")
+
+    cuda_on_cpu._time = fails
+    cuda_on_cpu.device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", fails)
+    with pytest.raises(Lost, match=r"the device is lost \(CUDA error: an illegal memory access\)"):
+        cuda_on_cpu.time(CUDA_CASES[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with pytest.raises(RuntimeError, match="and more"):
+        cuda_on_cpu.time(CUDA_CASES[0])
+
+
+def test_the_cuda_backend_times_bf16_only() -> None:
+    from kvsim_calibration.backends.command import Asked, size_of
+
+    with pytest.raises(InputError, match="--dtypes fp32: the cuda backend times bf16; others are for --backend torch"):
+        size_of(Asked((), Path("x.json"), 1.0), torch.device("cpu"), "cuda", ("bf16", "fp32"))
 
 
 @pytest.mark.parametrize(("options", "says"), [

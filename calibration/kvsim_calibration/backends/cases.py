@@ -11,6 +11,10 @@ from typing import Any
 Values = dict[str, Any]
 
 
+class Lost(RuntimeError):
+    """The device answers no more in this process: whatever comes after would fail too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to time. Cases of equal family and values are the same case, whatever their level."""

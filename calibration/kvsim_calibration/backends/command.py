@@ -171,6 +171,8 @@ def size_of(asked: Asked, device: torch.device, backend: str, dtypes: tuple[str,
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise unknown("dtype", dtype, list(DTYPES))
+        if backend == "cuda" and dtype != "bf16":
+            raise InputError(f"--dtypes {dtype}: the cuda backend times bf16; others are for --backend torch")
     if (asked.context or 0) > MOST_CONTEXT:
         raise InputError(f"--max-context is {asked.context}; the grid goes to {MOST_CONTEXT:,} tokens at most")
     if device.type == "cuda":

@@ -18,7 +18,7 @@ from kvsim_kernels.speed.limits import normal
 from kvsim_kernels.speed.points import Subject
 from kvsim_kernels.speed.timing import timed as replayed
 
-from kvsim_calibration.backends.cases import Case, Values
+from kvsim_calibration.backends.cases import Case, Lost, Values
 from kvsim_calibration.backends.clock import Launch, Timing
 from kvsim_calibration.backends.torchrun import TorchRun
 
@@ -47,7 +47,25 @@ class CudaRun(TorchRun):
         self.timer = timer
 
     def time(self, case: Case) -> dict[str, Timing]:
-        """Column → timing of one visit. Raises RuntimeError where a result is wrong."""
+        """Column → timing of one visit. Raises RuntimeError where a result is wrong, Lost where the device is gone."""
+        try:
+            return self._time(case)
+        except RuntimeError as error:
+            if self._lost():
+                raise Lost(f"the device is lost ({str(error).splitlines()[0][:120]})") from error
+            raise
+
+    def _lost(self) -> bool:
+        """Whether an error has ended the CUDA context, or left a capture open."""
+        if self.device.type != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(self.device)
+            return torch.cuda.is_current_stream_capturing()
+        except RuntimeError:
+            return True
+
+    def _time(self, case: Case) -> dict[str, Timing]:
         if case.family in UNGRAPHED and case.values.get("what") not in ("read", "copy"):
             return super().time(case)
         with torch.inference_mode():

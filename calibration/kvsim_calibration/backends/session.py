@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kvsim_calibration.backends.cases import Case
+from kvsim.errors import InputError
+from kvsim_calibration.backends.cases import Case, Lost
 from kvsim_calibration.backends.clock import Timing
 from kvsim_calibration.backends.store import Store
 
@@ -25,7 +26,8 @@ class Run(Protocol):
     """A backend."""
 
     def time(self, case: Case) -> dict[str, Timing]:
-        """Column → timing of one visit. Raises RuntimeError for a case that does not run on the device."""
+        """Column → timing of one visit. Raises RuntimeError for a case that does not run on the device, Lost where no
+        other will after it."""
         ...
 
 
@@ -66,12 +68,17 @@ def measure(cases: Sequence[Case], run: Run, store: Store, seconds: float,
 
 
 def visited(case: Case, visit: int, run: Run, store: Store) -> dict[str, Any]:
-    """Time a case, put its raw row on disk, return it. One that does not run is put down as failed."""
+    """Time a case, put its raw row on disk, return it. One that does not run is put down as failed.
+
+    Raises InputError where the device is lost with it."""
     row: dict[str, Any] = {"case": case.name, "visit": visit, "family": case.family, **case.values}
     try:
         timings = run.time(case)
     except RuntimeError as error:  # out of memory, or no such operator on this device
         row["failed"] = str(error).splitlines()[0][:200]
+        if isinstance(error, Lost):
+            store.add(row)
+            raise InputError(f"{row['failed']}, at {case.name}: the rows are kept, go on with --resume") from None
     else:
         row.update({column: timing.median for column, timing in timings.items()})
         row.update(p20=timings["ns"].p20, p80=timings["ns"].p80, samples=timings["ns"].samples)
