@@ -86,6 +86,8 @@ class Cluster:
                     group.append(Member(self.env, index, kind.build, kind.capacity, kind.bite, self,
                                         self.record.part(), pulls))
         self.all = [*self.members, *self.decoders]
+        self._able: list[Member] | None = None
+        """members that are up; None: one came or went since it was made"""
 
     def run(self) -> tuple[Recorder, dict[str, int]]:
         """Run until nothing is left to do: what was recorded, and counters over all replicas."""
@@ -93,6 +95,7 @@ class Cluster:
         for number, member in enumerate(self.members):
             if scale is None or number < scale.least:
                 member.start(0)
+        self._able = None
         for member in self.decoders:
             member.start(0)
         for outage in self.options.failures.outages:
@@ -155,7 +158,9 @@ class Cluster:
         return Sequence(row, prompt, min(output, 1) if self.decoders else output, priority, chain)
 
     def _route(self, seq: Sequence, now: int) -> None:
-        able = [member for member in self.members if member.up]
+        able = self._able
+        if able is None:
+            able = self._able = [member for member in self.members if member.up]
         if self._router.pulls:
             self._queue.append((now, seq))
             idle = [member for member in able if member.idle]
@@ -223,6 +228,7 @@ class Cluster:
         member = self.all[outage.replica]
         if not member.alive:
             return
+        self._able = None
         for seq in member.stop():
             if self.options.failures.retry:
                 self.retried += 1
@@ -246,6 +252,7 @@ class Cluster:
     def _begin(self, member: Member, paid_from: int) -> None:
         """`member` is there: it gets what nobody was there for."""
         member.start(paid_from)
+        self._able = None
         if self._router.pulls or member.index >= len(self.members):
             return
         waiting, self._queue = self._queue, deque()
@@ -274,7 +281,7 @@ class Cluster:
                 self.env.process(self._start_up(member, scale.startup_ns, starting))
             if low_since is not None and now - low_since >= scale.hold_ns:
                 for member in up[::-1][: have - wanted]:
-                    member.up = False
+                    member.up, self._able = False, None
                     self._retire(member)
 
     def _start_up(self, member: Member, delay: int, starting: set[int]) -> Generator[simpy.Event, Any, None]:

@@ -46,7 +46,7 @@ class Router(ABC):
 
     @abstractmethod
     def choose(self, seq: Sequence, members: Many[Member]) -> Member:
-        """One of `members` (at least one, in order of index)."""
+        """One of `members` (at least one, in order of index): the same list until a replica comes or goes."""
 
     def lost(self, member: Member) -> None:
         """`member` has lost its cache."""

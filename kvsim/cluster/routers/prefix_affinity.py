@@ -21,13 +21,16 @@ class PrefixAffinity(Router):
         super().__init__(trace)
         self._sent: dict[int, int] = {}
         """block id → replica it was sent to last; ids are chained, so an id stands for all before it"""
+        self._members: Many[Member] = ()
+        self._alive: dict[int, Member] = {}
 
     def choose(self, seq: Sequence, members: Many[Member]) -> Member:
         blocks: list[int] = self.trace.blocks(seq.row).tolist()
-        alive = {member.index: member for member in members}
+        if members is not self._members:
+            self._members, self._alive = members, {member.index: member for member in members}
         chosen = None
         for block in reversed(blocks):
-            chosen = alive.get(self._sent.get(block, -1))
+            chosen = self._alive.get(self._sent.get(block, -1))
             if chosen is not None:
                 break
         if chosen is None or self._overloaded(chosen, members):
@@ -38,7 +41,9 @@ class PrefixAffinity(Router):
 
     @staticmethod
     def _overloaded(member: Member, members: Many[Member]) -> bool:
-        mean = sum(other.requests for other in members) / len(members)
+        if member.requests <= EXTRA:  # whatever the others have
+            return False
+        mean = sum([other.requests for other in members]) / len(members)
         return member.requests > SLACK * mean + EXTRA
 
     def lost(self, member: Member) -> None:
