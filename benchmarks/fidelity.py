@@ -5,7 +5,8 @@
     python benchmarks/fidelity.py out docs/fidelity.md
 
 A table stands between `<!-- NAME -->` and `<!-- end -->`; NAME is a file of `out`. `NAME.rows` lists every row,
-`NAME.worst` the largest errors, `NAME.metrics` the errors by group and metric; files may be joined: `runs+step`.
+`NAME.worst` the largest errors, `NAME.metrics` the errors by group and metric, `NAME.splits` by parallelism; files may
+be joined: `runs+step`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kvsim.validate.report import Row, statistics
+from kvsim.validate.report import Report, Row, statistics
 
 WORST = 12
 FIELDS = ("id", "group", "metric", "predicted", "true", "note")
@@ -37,13 +38,15 @@ def main(folder: Path, document: Path) -> None:
 def table(found: list[dict[str, Any]], kind: str) -> str:
     rows = [
         Row(**{name: r[name] for name in FIELDS}, rounding=r.get("rounding", 0.0),
-            interval=tuple(r["interval"]) if r["interval"] else None)
+            interval=tuple(r["interval"]) if r["interval"] else None, split=r.get("split", ""))
         for report in found for r in report["rows"]
     ]  # fmt: skip
     if kind == "rows":
         return listed(rows)
     if kind == "worst":
         return listed(sorted(rows, key=lambda row: -abs(row.error))[:WORST])
+    if kind == "splits":
+        return by_split(rows)
     lines = ["| group | cases | median | p90 | bias | in the 90 % interval |", "|---|---:|---:|---:|---:|---:|"]
     groups = {row.group: row.group for row in rows} if kind != "metrics" else {
         f"{row.group} {row.metric}": row.group for row in rows}  # fmt: skip
@@ -56,6 +59,12 @@ def table(found: list[dict[str, Any]], kind: str) -> str:
     lines += ["", *(f"Skipped {count}: {reason}." for reason, count in skipped.items())]
     lines += ["", *(f"* Goal missed: {goal}" for goal in missed)] if missed else ["", "All goals met."]
     return "\n".join(lines)
+
+
+def by_split(rows: list[Row]) -> str:
+    lines = ["| parallelism | cases | median | p90 | bias | in the 90 % interval |", "|---|---:|---:|---:|---:|---:|"]
+    return "\n".join(lines + [line(name, [row for row in rows if row.split == name])
+                              for name in Report("", rows).splits()])
 
 
 def line(name: str, rows: Iterable[Row]) -> str:

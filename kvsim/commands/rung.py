@@ -10,6 +10,8 @@ import typer
 from kvsim.commands.output import show, show_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from kvsim.validate.report import Report
     from kvsim.validate.truth import Asked, Truth
 
@@ -60,16 +62,9 @@ def asked_truth(
 
 
 def _print(report: Report, missed: list[str]) -> None:
-    from rich import box
     from rich.table import Table
 
-    groups = Table("group", "cases", "median", "p90", "p95", "bias", "in interval", box=box.SIMPLE,
-                   title=f"validate {report.rung}: relative errors", title_justify="left")  # fmt: skip
-    for column in groups.columns[1:]:
-        column.justify = "right"
-    for name, found in report.groups().items():
-        groups.add_row(name, str(found["cases"]), *(_percent(found[key], key == "bias") for key in (
-            "median_abs", "p90_abs", "p95_abs", "bias", "coverage90")))  # fmt: skip
+    groups = _errors("group", f"validate {report.rung}: relative errors", report.groups())
     rows = Table("case", "metric", "predicted", "true", "error", "assumed or noted", box=None, pad_edge=False,
                  padding=(0, 2, 0, 0))  # fmt: skip
     for column in rows.columns[:5]:
@@ -85,11 +80,28 @@ def _print(report: Report, missed: list[str]) -> None:
     if len(report.rows) > MOST_ROWS:
         show(f"the {MOST_ROWS} largest errors of {len(report.rows)}; --json has all\n")
     show(groups)
+    if len(splits := report.splits()) > 1:
+        show(_errors("GPUs", "by parallelism: how the model is spread over GPUs", splits))
     for reason, number in report.skipped.items():
         show(f"skipped {number}: {reason}")
     for goal in report.goals:
         reached = next((text for text in missed if text.startswith(str(goal))), None)
         show(f"[red]missed[/]  {reached}" if reached else f"[green]met[/]     {goal}")
+
+
+def _errors(what: str, title: str, found: dict[str, dict[str, float | int | None]]) -> Table:
+    """Statistics of errors, a row a group."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(what, "cases", "median", "p90", "p95", "bias", "in interval", box=box.SIMPLE, title=title,
+                  title_justify="left")  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, errors in found.items():
+        table.add_row(name, str(errors["cases"]), *(_percent(errors[key], key == "bias") for key in (
+            "median_abs", "p90_abs", "p95_abs", "bias", "coverage90")))  # fmt: skip
+    return table
 
 
 def _percent(value: float | int | None, signed: bool = False) -> str:

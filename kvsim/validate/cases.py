@@ -10,6 +10,7 @@ from typing import Any
 
 from kvsim.engine_profile import EngineProfile, load_engine
 from kvsim.errors import InputError
+from kvsim.validate.report import split_of
 
 Case = dict[str, Any]
 
@@ -52,6 +53,11 @@ def engine_of(case: Case) -> EngineProfile:
         return load_engine("vllm-0@0.2")  # its profile is of 2023
     version = re.match(r"\d+(\.\d+)*", case.get("engine_version") or "")
     return load_engine(f"{engine}@{version[0]}" if version else engine)
+
+
+def split(case: Case) -> str:
+    """How its model is spread over GPUs."""
+    return split_of(**{name: case.get(name) or 1 for name in ("tp", "pp", "dp", "ep")})
 
 
 def rounding(case: Case) -> float:

@@ -20,7 +20,7 @@ from kvsim.errors import InputError
 from kvsim.memory import MemoryPlan, Stated, plan_memory
 from kvsim.model import ModelSpec, load_model
 from kvsim.units import GIB
-from kvsim.validate.cases import Case, engine_of, read_cases, rounding
+from kvsim.validate.cases import Case, engine_of, read_cases, rounding, split
 from kvsim.validate.report import Goal, Report, Row
 
 GOALS = (
@@ -163,4 +163,5 @@ def _assumed(stated: Stated, total: int | None, devices: list[DeviceProfile]) ->
 def _row(case: Case, group: str, predicted: float, half: int, note: str) -> Row:
     true = float(case["value_si"])
     interval = (float(predicted - half), float(predicted + half))
-    return Row(case["id"], group, case["metric_id"], float(predicted), true, interval, note, rounding(case))
+    return Row(case["id"], group, case["metric_id"], float(predicted), true, interval, note, rounding(case),
+               split(case))  # fmt: skip

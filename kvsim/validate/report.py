@@ -24,6 +24,8 @@ class Row:
     """what was assumed"""
     rounding: float = 0.0
     """half a unit of the truth's last digit: a smaller difference is none"""
+    split: str = ""
+    """how the model was spread over GPUs: `TP 4`, `TP 2 DP 4`, `one GPU`; empty where that is no question"""
 
     @property
     def error(self) -> float:
@@ -86,18 +88,35 @@ class Report:
         names = dict.fromkeys(row.group for row in self.rows)
         return {name: statistics([row for row in self.rows if row.group == name]) for name in names}
 
+    def splits(self) -> dict[str, dict[str, float | int | None]]:
+        """Statistics by how the model was spread over GPUs, in order of their number."""
+        names = sorted({row.split for row in self.rows if row.split}, key=_degrees)
+        return {name: statistics([row for row in self.rows if row.split == name]) for name in names}
+
     def to_json(self) -> dict[str, Any]:
         """The object of `kvsim validate RUNG --json`."""
         return {
-            "rung": self.rung, **statistics(self.rows), "groups": self.groups(),
+            "rung": self.rung, **statistics(self.rows), "groups": self.groups(), "splits": self.splits(),
             "rows": [
                 {"id": r.id, "metric": r.metric, "predicted": r.predicted, "true": r.true, "error": r.error,
                  "interval": list(r.interval) if r.interval else None, "group": r.group, "note": r.note,
-                 "rounding": r.rounding}
+                 "rounding": r.rounding, "split": r.split}
                 for r in self.rows
             ],
             "skipped": self.skipped, "missed": self.missed(),
         }  # fmt: skip
+
+
+def split_of(*, tp: int = 1, pp: int = 1, dp: int = 1, ep: int = 1) -> str:
+    """Degrees of parallelism in words: those above one."""
+    degrees = {"TP": tp, "PP": pp, "DP": dp, "EP": ep}
+    return " ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
+
+
+def _degrees(split: str) -> tuple[int, int, str]:
+    """One GPU, then each kind alone by its degree, then several together."""
+    words = split.split()
+    return len(words), int(words[1]) if words[1:2] and words[1].isdecimal() else 0, split
 
 
 def statistics(rows: Iterable[Row]) -> dict[str, float | int | None]:

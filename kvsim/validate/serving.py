@@ -13,7 +13,7 @@ from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.setup import Setup, prepare
 from kvsim.simulate import results
-from kvsim.validate.cases import Case, engine_of, read_all, rounding
+from kvsim.validate.cases import Case, engine_of, read_all, rounding, split
 from kvsim.validate.report import Goal, Report, Row
 from kvsim.validate.step import predict as predict_static
 from kvsim.validate.workload import trace_of_case
@@ -40,14 +40,14 @@ class Prediction:
         return cls(tuple(result.summary for result in found), found[0].run["provenance"]["tier"])
 
     def row(self, name: str, group: str, metric: str, true: float, *, factor: float = 1.0, rounding: float = 0.0,
-            note: str = "") -> Row:  # fmt: skip
+            note: str = "", split: str = "") -> Row:  # fmt: skip
         """One number of it beside the truth; `factor` turns it into the truth's convention."""
         value = number(self.summaries[0], metric)
         if value is None:
             raise InputError(f"metric {metric} is undefined: no request completed")
         low, high = interval(self.summaries, (metric,))[metric]
         return Row(name, group, metric, value * factor, true, (low * factor, high * factor), note or self.tier,
-                   rounding)  # fmt: skip
+                   rounding, split)  # fmt: skip
 
 
 def validate_cases(path: Path, engine_filter: str = "", progress: Progress | None = None) -> Report:
@@ -75,7 +75,8 @@ def _predict(case: Case, known: dict[str, Prediction | InputError]) -> Row:
     engine = case.get("engine_id") or "other"
     if case["workload"]["type"] == "static":
         row = predict_static(case)
-        return Row(row.id, engine, row.metric, row.predicted, row.true, row.interval, row.note, row.rounding)
+        return Row(row.id, engine, row.metric, row.predicted, row.true, row.interval, row.note, row.rounding,
+                   row.split)  # fmt: skip
     same = ("engine_id", "engine_version", "model_id", "device_id", "weights_dtype", "kv_dtype_id", "tp", "pp", "dp",
             "workload")  # fmt: skip
     key = repr([case.get(name) for name in same])
@@ -91,7 +92,8 @@ def _predict(case: Case, known: dict[str, Prediction | InputError]) -> Row:
     factor = 1.0
     if metric.endswith("_per_s"):
         factor = copies / (case["n_gpus"] if case.get("per_gpu") else 1)
-    return found.row(case["id"], engine, metric, float(case["value_si"]), factor=factor, rounding=rounding(case))
+    return found.row(case["id"], engine, metric, float(case["value_si"]), factor=factor, rounding=rounding(case),
+                     split=split(case))  # fmt: skip
 
 
 def _run(case: Case) -> Prediction:

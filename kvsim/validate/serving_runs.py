@@ -24,7 +24,7 @@ from kvsim.setup import Setup, prepare
 from kvsim.simulate import results
 from kvsim.trace import Trace, load
 from kvsim.trace.files import Member, open_source
-from kvsim.validate.report import Goal, Report, Row
+from kvsim.validate.report import Goal, Report, Row, split_of
 from kvsim.validate.serving import Prediction
 
 METRICS = ("ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99", "output_tokens_per_s")
@@ -91,7 +91,9 @@ class MeasuredRun:
     def rows(self) -> list[Row]:
         """Predicted against measured, one row a metric."""
         prediction = Prediction.of(results(self.trace, self.setup()))
-        return [prediction.row(self.name, self.name, metric, self.measured[metric]) for metric in METRICS]
+        tp, copies = self.arguments.get("tensor_parallel_size") or 1, self.replicas
+        split = split_of(tp=tp, dp=copies, ep=tp * copies if copies > 1 else 1)
+        return [prediction.row(self.name, self.name, metric, self.measured[metric], split=split) for metric in METRICS]
 
     def goals(self) -> list[Goal]:
         bounds = BOUNDS if self.replicas == 1 else SPLIT_BOUNDS

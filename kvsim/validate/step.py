@@ -19,7 +19,7 @@ from kvsim.errors import InputError
 from kvsim.interval import REST
 from kvsim.model import load_model
 from kvsim.units import NS_PER_S
-from kvsim.validate.cases import Case, engine_of, read_all, rounding
+from kvsim.validate.cases import Case, engine_of, read_all, rounding, split
 from kvsim.validate.report import Goal, Report, Row
 
 GOALS = (Goal("vllm-0 decode", "median_abs", 0.08), Goal("vllm-0 prefill", "median_abs", 0.08))
@@ -59,7 +59,7 @@ def predict(case: Case) -> Row:
         (seconds(band.low) * rest, seconds(band.high) / rest))  # fmt: skip
     value = seconds(1.0)
     return Row(case["id"], f"{case.get('engine_id')} {group}", case["metric_id"], value, float(case["value_si"]),
-               (low, high), batch.note, rounding(case))  # fmt: skip
+               (low, high), batch.note, rounding(case), split(case))  # fmt: skip
 
 
 def _is_rate(case: Case) -> bool:

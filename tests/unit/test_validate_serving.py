@@ -148,3 +148,16 @@ def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:
     (folder / "config.json").write_text("{}")
     with pytest.raises(InputError, match="say --device"):
         validate_runs(folder)
+
+
+def test_errors_are_told_by_parallelism_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = file(tmp_path, case(), case(tp=8), case(tp=2, n_gpus=2), case(dp=2, tp=2, n_gpus=4), case(dp=2, n_gpus=2))
+    cli.main(["validate", "serving", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["splits"]) == ["one GPU", "DP 2", "TP 2", "TP 8", "TP 2 DP 2"]
+    assert all(one["cases"] == 1 and one["median_abs"] > 0 for one in found["splits"].values())
+    assert [row["split"] for row in found["rows"]] == ["one GPU", "TP 8", "TP 2", "TP 2 DP 2", "DP 2"]
+    cli.main(["validate", "serving", str(path)])
+    assert "parallelism" in capsys.readouterr().out
+    cli.main(["validate", "serving", str(file(tmp_path, case()))])
+    assert "parallelism" not in capsys.readouterr().out
