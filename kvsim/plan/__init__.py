@@ -120,6 +120,7 @@ def plan(
 
     for number, answer in search([Search(one, len(stretches) - 1) for one in scenarios]):
         found[number] = sized(number, answer, short)
+    firsts = list(found)
     while len(short) < len(whole) and (close := _close(found, len(whole))):
         tasks = [Search(scenarios[number], begin=_begin(found[number])) for number in close]
         for place, answer in search(tasks):
@@ -127,13 +128,14 @@ def plan(
     candidates = [*found, *unfit]
     best, by = choose(candidates)
     if best is not None and scenario.interval:
-        rates = [candidates[best].rate_per_replica or 0.0]
-        again = [Search(scenarios[best], 0, _begin(candidates[best]), side) for side in ("low", "high")]
-        again += [Search(scenarios[best], number, _begin(candidates[best])) for number in range(1, STRETCHES)
+        chosen, rates = candidates[best], [candidates[best].rate_per_replica or 0.0]
+        again = [Search(scenarios[best], len(stretches) - 1, _begin(firsts[best]), side) for side in ("low", "high")]
+        again += [Search(scenarios[best], number, _begin(chosen)) for number in range(1, STRETCHES)
                   if number < len(stretches) - (short is not whole)]
-        rates += [one.rate_per_replica for _, one in search(again)
+        factor = rates[0] / (firsts[best].rate_per_replica or math.inf)  # an end moves the few as much as it does all
+        rates += [one.rate_per_replica * (factor if again[place].side else 1.0) for place, one in search(again)
                   if isinstance(one, Candidate) and one.rate_per_replica is not None]
-        candidates[best] = candidates[best].with_rates(rates, target, float(whole.output_tokens.mean()))
+        candidates[best] = chosen.with_rates(rates, target, float(whole.output_tokens.mean()))
     notes = _notes(trace, len(whole), len(short), objectives)
     return Answer(tuple(candidates), best, by, target, len(whole), len(trace), objectives, notes)
 

@@ -82,15 +82,17 @@ def _candidates(answer: Answer) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("a replica", style="bold", overflow="fold", min_width=14)
     table.add_column("policy", overflow="fold", min_width=13)
-    for title in ("requests/s", "replicas", "GPUs", "a M tokens"):
+    priced = any(c.cost_per_million_output_tokens is not None for c in answer.candidates)
+    for title in ("requests/s", "replicas", "GPUs", *(["a M tokens"] if priced else [])):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("limit", no_wrap=True)
     for number, c in enumerate(answer.candidates):
         mark = "bold green" if number == answer.best else "dim" if not c.reachable else ""
         cost = c.cost_per_million_output_tokens
+        paid = ["–" if cost is None else f"{cost:.3g}"] if priced else []
         table.add_row(
             f"{c.tp} × {c.device}", c.policy, _number(c.rate_per_replica), _number(c.replicas), _number(c.gpus),
-            "–" if cost is None else f"{cost:.3g}", c.limit or "not reachable", style=mark,
+            *paid, c.limit or "not reachable", style=mark,
         )
     return table
 
