@@ -17,8 +17,8 @@ from kvsim.cache.space import FitRule, HoleSpace
 class Fit(Contiguous):
     """`growth_tokens` more tokens at a time (the last piece is cut at max_model_len).
 
-    When each decoding sequence runs out of room is known from its base: a heap of those steps answers `horizon` and
-    serves `advance`. A step in which something grows is a stride of its own, so that the copy is charged to the same
+    When each decoding sequence runs out of room is known from its base: those steps answer `horizon` and serve
+    `advance`. A step in which something grows is a stride of its own, so that the copy is charged to the same
     step whatever the strides are.
     """
 
@@ -32,11 +32,12 @@ class Fit(Contiguous):
             pool_bytes=pool_bytes, token_bytes=token_bytes, max_model_len=max_model_len, placement=placement
         )
         self.growth_tokens = growth_tokens
-        self._full: list[tuple[int, int, Sequence]] = []
-        """heap of (step that the sequence cannot take without growing, running number, sequence); some are outdated"""
-        self._number = 0
-        self._current: dict[Sequence, int] = {}
-        """the running number of each decoding sequence's valid entry in the heap"""
+        self._due: dict[int, dict[Sequence, None]] = {}
+        """step → the decoding sequences that cannot take it without growing, in the order they came to be there"""
+        self._due_steps: list[int] = []
+        """its keys, a heap"""
+        self._grows_at: dict[Sequence, int] = {}
+        """where in `_due` a sequence is"""
         self._moved = 0
         self._planned: tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None = None
         """what the next step's growth leads to, until something else changes: the holes left, and the (sequence,
@@ -75,7 +76,7 @@ class Fit(Contiguous):
     def leave(self, seq: Sequence) -> None:
         self._planned = None
         super().leave(seq)
-        self._current.pop(seq, None)
+        self._forget(seq)
 
     def release(self, seq: Sequence, *, finished: bool) -> None:
         self._planned = None
@@ -105,35 +106,38 @@ class Fit(Contiguous):
 
     def check(self) -> None:
         super().check()
-        for _, number, seq in self._full:
-            assert self._current.get(seq) != number or seq in self._live, f"{seq} is gone but expected to grow"
+        expected = {seq: step for step, sequences in self._due.items() for seq in sequences}
+        assert expected == self._grows_at
+        assert expected.keys() <= self._live.keys(), "a sequence is gone but expected to grow"
 
     def _expect(self, seq: Sequence) -> None:
         """Note when `seq` will be full, unless it ends before."""
-        self._current.pop(seq, None)
+        self._forget(seq)
         held: Interval = seq.store
         if held.capacity < seq.final:
-            self._number += 1
-            self._current[seq] = self._number
-            heappush(self._full, (held.capacity - seq.base + 1, self._number, seq))
+            step = self._grows_at[seq] = held.capacity - seq.base + 1
+            if step not in self._due:
+                self._due[step] = {}
+                heappush(self._due_steps, step)
+            self._due[step][seq] = None
+
+    def _forget(self, seq: Sequence) -> None:
+        step = self._grows_at.pop(seq, None)
+        if step is not None:
+            del self._due[step][seq]
 
     def _next_growth(self) -> int:
         """The step that some sequence cannot take without growing; a step far away if there is none."""
-        full = self._full
-        while full and self._current.get(full[0][2]) != full[0][1]:
-            heappop(full)
-        return full[0][0] if full else 1 << 62
+        steps, due = self._due_steps, self._due
+        while steps and not due[steps[0]]:
+            del due[heappop(steps)]
+        return steps[0] if steps else 1 << 62
 
     def _plan_growth(self) -> tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None:
         """Let all sequences that are full grow, one after the other, on a copy of the holes. None if one cannot."""
         if self._planned is None:
-            due = []
-            while self._next_growth() == self.step + 1:
-                due.append(heappop(self._full))
-            for entry in due:
-                heappush(self._full, entry)
             holes, grown = self._holes.copy(), []
-            for _, _, seq in due:
+            for seq in self._due.get(self.step + 1, ()):
                 capacity = self.capacity(seq, seq.base + self.step + 1)
                 start = self._find(holes, seq.store, capacity)
                 if start < 0:

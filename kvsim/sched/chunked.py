@@ -8,7 +8,7 @@ least urgent one under priorities), which starts again from the head of the queu
 from __future__ import annotations
 
 from kvsim.cache.base import Sequence
-from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State
+from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State, admission
 
 
 @SCHEDULERS("chunked")
@@ -23,11 +23,16 @@ class Chunked(Scheduler):
             most = state.stride() if kv.returns_while_decoding else state.max_stride
             ends = decode.horizon()
             plan.steps = kv.horizon(ends if ends < most else most)
+            if not plan.steps and decoding <= limits.tokens and not kv.returns_while_decoding and _in_order(state):
+                _make_way(state, plan)
+                decoding = decode.count
+                plan.steps = min(1, decoding)
         if (decoding and plan.steps == 0) or decoding > limits.tokens or (state.partial and not _in_order(state)):
             plan.steps = 0
             budget = _walk(state, plan)
         else:
             budget = limits.tokens - decoding
+            waits = waits and not plan.preempted
             if state.partial or (waits and budget and not state.blocked and state.running() < limits.sequences):
                 if decoding:  # running sequences come first: they take their blocks before the chunks do
                     kv.advance(1)
@@ -53,8 +58,29 @@ def _in_order(state: State) -> bool:
     """
     if state.limits.priority:
         return False
+    if not state.partial:
+        return True
     first = state.partial[0].admitted
     return first > state.decode.latest or all(seq.admitted < first for seq in state.decode.sequences)
+
+
+def _make_way(state: State, plan: Plan) -> None:
+    """Preempt the last running sequence until each that decodes finds room for its next token.
+
+    The walk along the running list preempts the very same ones: it takes the last one away when what those before it
+    need exceeds what is free, and as long as what all need does, it comes to that for one of them. (Not where windows
+    give blocks back during the walk, nor under priorities.) A contiguous cache frees the last one's room before the
+    others move, in the walk some had moved by then.
+    """
+    decode, kv = state.decode, state.kv
+    while decode.count and not kv.horizon(1):
+        if state.partial:
+            victim = state.partial.pop()
+        else:
+            victim = max(decode.sequences, key=admission)
+            decode.leave(victim)
+            kv.leave(victim)
+        state.preempt(victim, plan)
 
 
 def _chunk(state: State) -> int:
