@@ -89,7 +89,7 @@ def prepare(scenario: Scenario) -> Setup:
     kernels = geometry(
         model, tp=scenario.tp, ep=scenario.ep, dp=max(1, scenario.ep // scenario.tp),
         weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
-        attention=spec.attention, block_size=spec.block_size,
+        attention=spec.attention, block_size=spec.block_size if spec.layout == "paged" else 0,
     )
     host = HostOverhead.of(engine.host, scenario.tp)
     cost = CostModel(kernels, device, host) if scenario.pp == 1 else PipelineCost(
