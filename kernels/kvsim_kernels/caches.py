@@ -60,6 +60,8 @@ class Cache:
             raise ValueError(f"{name}.keys have shape {list(self.keys.shape)}; four dimensions are needed")
         if self.head_dim not in HEAD_SIZES:
             raise ValueError(f"{name}: head size {self.head_dim} is not built, only {', '.join(map(str, HEAD_SIZES))}")
+        if not self.kv_heads:
+            raise ValueError(f"{name} has no KV heads")
         same(f"{name}.values", self.values, self.keys.shape, self.keys.dtype, self.keys.device)
         for label, tensor in (("keys", self.keys), ("values", self.values), ("scales", self.scales)):
             if tensor is not None and not tensor.is_contiguous():

@@ -29,13 +29,13 @@ def uncached_decode_attention(
     [kv heads, head size, model width], all of one dtype, bf16 or fp16; lengths int32 [sequences], none of them 0.
     Returns out, shaped as q; give it while a CUDA graph is captured (keys and values then live in the graph's pool).
     """
+    checks.tensor("q", q, [None, None, None], checks.FLOATS, q.device)
     sequences, _, head_dim = q.shape
     checks.tensor("hidden", hidden, [sequences, None, None], (q.dtype,), q.device)
-    for name, weight in (("key_weight", key_weight), ("value_weight", value_weight)):
-        checks.tensor(name, weight, [None, head_dim, hidden.shape[2]], (q.dtype,), q.device)
-    keys, values = (
-        (hidden @ weight.flatten(0, 1).T).view(*hidden.shape[:2], -1, head_dim) for weight in (key_weight, value_weight)
-    )
+    checks.tensor("key_weight", key_weight, [None, head_dim, hidden.shape[2]], (q.dtype,), q.device)
+    checks.tensor("value_weight", value_weight, list(key_weight.shape), (q.dtype,), q.device)
+    shape = *hidden.shape[:2], len(key_weight), head_dim
+    keys, values = ((hidden @ weight.flatten(0, 1).T).view(shape) for weight in (key_weight, value_weight))
     starts = torch.arange(sequences + 1, dtype=torch.int32, device=q.device)
     return prefill_attention(
         q,

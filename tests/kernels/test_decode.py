@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from kvsim_kernels import Cache, ContiguousCache, PagedCache, decode_attention
-from kvsim_kernels.caches import Format
+from kvsim_kernels import Cache, ContiguousCache, PagedCache, decode_attention, grid
+from kvsim_kernels.caches import BLOCK_SIZES, HEAD_SIZES, Format
 from kvsim_kernels.decode import Path as Kind
 from kvsim_kernels.decode import default_splits, plan, split_count, workspace_size
 from kvsim_kernels.grid import Case, decode, relative_error
@@ -32,7 +33,29 @@ def test_agrees_with_float64(case: Case) -> None:
     assert case.run() <= case.bound
 
 
+def test_every_plan_is_among_the_kernels_that_are_compiled_for_every_chip() -> None:
+    known = set(decode.variants())
+    for dtype, head_dim, group in itertools.product((BF16, FP16), HEAD_SIZES, (*grid.GROUPS, 17, 128)):
+        own: Format = "bf16" if dtype == BF16 else "fp16"
+        stored = [(own, 0), *((format, size) for format, size in decode.FORMATS if not size or head_dim % size == 0)]
+        plans = [plan(dtype, format, head_dim, group, size, "auto") for format, size in stored]
+        assert {one.kernel for one in (*plans, plan(dtype, own, head_dim, group, 0, "cuda-cores"))} <= known
+
+
+def test_the_combined_cases_leave_no_pair_out() -> None:
+    """Every kernel and format meets every head size in every layout, both dtypes, and group sizes 1 to 16 and 64."""
+    found = list(decode.combined())
+    for format, int4_group in [(None, 0), *decode.FORMATS]:
+        mine = [case for case in found if case[1:3] == (format, int4_group) and case[0] == "tensor-cores"]
+        heads = [head_dim for head_dim in HEAD_SIZES if not int4_group or head_dim % int4_group == 0]
+        assert {case[3:5] for case in mine} == set(itertools.product(heads, (0, *BLOCK_SIZES)))
+        assert {(case[3], case[5]) for case in mine} == set(itertools.product(heads, (BF16, FP16)))
+        assert {(case[4], case[5]) for case in mine} == set(itertools.product((0, *BLOCK_SIZES), (BF16, FP16)))
+        assert len({case[6] for case in mine}) == min(17, len(mine))
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_wide_grid_agrees_with_float64() -> None:
     assert [case.case for case in decode.cases(CPU, wide=True) if not case.run() <= case.bound] == []
 
@@ -109,23 +132,27 @@ def test_the_number_of_splits_does_not_change_the_answer() -> None:
         assert relative_error(run(given, splits=splits), one.double().numpy()) < 1e-3
 
 
-def test_offsets_beyond_32_bits(tmp_path: Path) -> None:
-    """A cache of 10 GB in sparse files, of which only the blocks used exist."""
-    small = inputs([100, 40], 1, 4, 64, BF16, block_size=128)
+@pytest.mark.parametrize(("format", "paths"), [("bf16", PATHS), ("int8", PATHS[1:]), ("fp8_tensor", PATHS[1:])])
+def test_offsets_beyond_32_bits(tmp_path: Path, format: Format, paths: tuple[Kind, ...]) -> None:
+    """A cache of 5 or 10 GB in sparse files, of which only the blocks used exist."""
+    small = inputs([100, 40], 1, 4, 64, BF16, format, block_size=128)
     blocks = 310_000
     assert small.block_table is not None
     far = torch.arange(blocks - small.cache.keys.shape[0], blocks, dtype=torch.int32)
 
     def spread(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        big = torch.from_file(str(tmp_path / name), shared=True, size=blocks * 128 * 64, dtype=BF16)
-        big = big.view(blocks, 128, 1, 64)
-        big[far.long()] = tensor
+        row = tensor[0].numel()
+        big = torch.from_file(str(tmp_path / name), shared=True, size=blocks * row, dtype=tensor.dtype)
+        big = big.view(blocks, *tensor.shape[1:])
+        big[blocks - len(tensor) :].copy_(tensor)
         return big
 
-    huge = PagedCache(spread("keys", small.cache.keys), spread("values", small.cache.values))
+    scales = None if small.cache.scales is None else spread("scales", small.cache.scales)
+    keys, values = spread("keys", small.cache.keys), spread("values", small.cache.values)
+    huge = replace(small.cache, keys=keys, values=values, scales=scales)
     assert huge.keys.numel() > 2**31
     table = far[small.block_table.long()]
-    for path in PATHS:
+    for path in paths:
         got = decode_attention(small.q, huge, small.lengths, block_table=table, kernel=path, splits=2)
         assert torch.equal(got, run(small, kernel=path, splits=2))
 
@@ -236,6 +263,7 @@ def test_contents_are_not_checked_when_asked_not_to() -> None:
     ("make", "message"),
     [
         (lambda: ContiguousCache.zeros(1, 8, 1, 80), r"head size 80 is not built, only 64, 96, 128, 256"),
+        (lambda: ContiguousCache.zeros(1, 8, 0, 64), r"ContiguousCache has no KV heads"),
         (lambda: PagedCache.zeros(1, 24, 1, 64), r"a block size of 24 is not built, only 8, 16, 32, 64, 128"),
         (lambda: ContiguousCache(torch.zeros(1, 8, 1, 64), torch.zeros(1, 8, 1, 64)), r"keys are torch.float32"),
         (lambda: ContiguousCache(torch.zeros(8, 1, 64).half(), torch.zeros(8, 1, 64).half()), r"four dimensions"),

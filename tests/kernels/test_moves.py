@@ -29,6 +29,29 @@ def test_compaction_of_the_same_tokens_changes_nothing() -> None:
     assert torch.equal(cache.keys.view(torch.int16), before)
 
 
+def test_offsets_past_two_to_the_31() -> None:
+    """Into, and within, the last blocks of a cache of 2^31 numbers, of which only those blocks are ever touched."""
+    small = PagedCache.zeros(4, 128, 16, 256)
+    moves.filled(small, 5)
+    blocks = 2**31 // small.keys[0].numel() + 8
+    huge = PagedCache(*(torch.empty(blocks, 128, 16, 256, dtype=torch.bfloat16) for _ in range(2)))
+    kv_copy(small, huge, torch.tensor([[i, blocks - 4 + i] for i in range(4)]))
+    keep = (3 * torch.arange(100, dtype=torch.int32) + torch.arange(16, dtype=torch.int32)[:, None])[None]
+    table = int32([2, 0, 3])
+    kv_compact(small, keep, int32(100), block_table=table)
+    kv_compact(huge, keep, int32(100), block_table=table + (blocks - 4))
+    for have, want in ((huge.keys, small.keys), (huge.values, small.values)):
+        assert torch.equal(have[blocks - 4 :].view(torch.int16), want.view(torch.int16))
+
+
+def test_nothing_to_do_is_no_launch() -> None:
+    cache, none = PagedCache.zeros(4, 16, 2, 64), torch.zeros(0, dtype=torch.int32)
+    kv_compact(cache, none.view(0, 2, 0), none, block_table=none.view(0, 1))
+    kv_compact(cache, none.view(1, 2, 0), int32(0), block_table=int32([0]))
+    kv_copy(cache, cache, torch.zeros(0, 2, dtype=torch.int64))
+    assert not cache.keys.any()
+
+
 def test_spare_blocks_after_compaction() -> None:
     table = int32([4, 7, 1], [0, 2, -1], [3, -1, -1])
     spare = spare_blocks(table, lengths=int32(40, 32, 5), counts=int32(17, 0, 5), block_size=16)

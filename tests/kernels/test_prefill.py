@@ -28,6 +28,7 @@ def test_against_float64(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_wide_grid_against_float64() -> None:
     seen = {label(case) for case in prefill.cases(CPU, wide=False)}
     wide = [case for case in prefill.cases(CPU, wide=True) if label(case) not in seen]
@@ -161,10 +162,18 @@ def test_bad_input_is_refused_in_words(x: Batch, options: dict[str, object], mes
         attend(x, **options)
 
 
+def test_uncached_decode_of_an_empty_batch_is_empty() -> None:
+    weight = torch.zeros(2, 64, 32, dtype=BF16)
+    q, hidden = torch.zeros(0, 4, 64, dtype=BF16), torch.zeros(0, 8, 32, dtype=BF16)
+    assert uncached_decode_attention(q, hidden, weight, weight, int32()).shape == (0, 4, 64)
+
+
 def test_uncached_decode_refuses_an_empty_sequence() -> None:
     weight = torch.zeros(1, 64, 32, dtype=BF16)
     q, hidden = torch.zeros(2, 2, 64, dtype=BF16), torch.zeros(2, 8, 32, dtype=BF16)
     with pytest.raises(ValueError, match="sequence 1 has 1 queries, but its length is 0"):
         uncached_decode_attention(q, hidden, weight, weight, int32(3, 0))
+    with pytest.raises(ValueError, match=r"q has shape \[2, 64\]"):
+        uncached_decode_attention(q[:, 0], hidden, weight, weight, int32(3, 1))
     with pytest.raises(ValueError, match=r"value_weight has shape \[1, 32, 64\]"):
         uncached_decode_attention(q, hidden, weight, weight.transpose(1, 2).contiguous(), int32(3, 1))

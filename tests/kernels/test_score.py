@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kvsim_kernels import PagedCache
 from kvsim_kernels.decode import Path, decode_attention
 from kvsim_kernels.grid import Case, score
 from kvsim_kernels.prefill import prefill_attention
@@ -19,6 +20,7 @@ def test_against_float64(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_wide_grid_against_float64() -> None:
     assert [case.case for case in score.cases(CPU, wide=True) if not case.run() <= case.bound] == []
 
@@ -46,6 +48,22 @@ def test_decode_leaves_the_normaliser_that_prefill_leaves(kernel: Path, splits: 
     nothing = torch.zeros(3, 4)
     decode_attention(x.q, x.cache, 0 * x.lengths, block_table=x.block_table, kernel=kernel, splits=splits, lse=nothing)
     assert (nothing == -torch.inf).all()
+
+
+def test_offsets_past_two_to_the_31() -> None:
+    """Keys in the last blocks of a cache of 2^31 numbers, of which only those blocks are ever touched."""
+    x = batch([2], [140], kv_heads=16, group=1, head_dim=256, dtype=torch.float16, block_size=128)
+    assert x.block_table is not None and isinstance(x.cache, PagedCache)
+    blocks = 2**31 // x.cache.keys[0].numel() + 8
+    keys = torch.empty(blocks, *x.cache.keys.shape[1:], dtype=torch.float16)
+    keys[blocks - x.cache.blocks :] = x.cache.keys
+    lse = torch.empty(x.q.shape[:2])
+    prefill_attention(x.q, x.cache, x.lengths, x.query_starts, block_table=x.block_table, lse=lse)
+    want, got = torch.zeros(2, 1, 16, 256)
+    kv_score(x.q, lse, x.cache, x.lengths, x.query_starts, want, block_table=x.block_table)
+    far = x.block_table + (blocks - x.cache.blocks)
+    kv_score(x.q, lse, PagedCache(keys, keys), x.lengths, x.query_starts, got, block_table=far)
+    assert torch.equal(got, want) and want.any()
 
 
 def test_bad_input_is_refused_in_words() -> None:

@@ -19,6 +19,9 @@ from numpy.typing import ArrayLike
 
 from ..launch import Kernel
 
+GROUPS = (*range(1, 17), 64)
+"""query heads a KV head, of the wide grids"""
+
 
 @dataclass(frozen=True)
 class Case:

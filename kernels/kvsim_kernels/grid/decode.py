@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 
-from ..caches import DTYPES, Cache, ContiguousCache, Format, PagedCache
+from ..caches import BLOCK_SIZES, DTYPES, HEAD_SIZES, Cache, ContiguousCache, Format, PagedCache
 from ..decode import Path, decode_attention, kernels
 from ..launch import Kernel
 from ..reference import decode as reference
-from . import Case, relative_error
+from . import GROUPS, Case, relative_error
 
 BOUNDS = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
 MIXED = (0, 1, 15, 16, 17, 200)
+FORMATS: list[tuple[Format, int]] = [
+    ("int8", 0),
+    ("fp8", 0),
+    ("fp8_tensor", 0),
+    ("int4", 32),
+    ("int4", 64),
+    ("int4", 128),
+]
+"""quantized ones, and channels a scale of int4"""
 
 
 @dataclass
@@ -156,26 +166,39 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
         for head_dim in (64, 96, 128, 256):
             yield case(path, MIXED, 2, 4, head_dim, bf16, None, 16, 3)
             yield case(path, (7, 130), 1, 3, head_dim, fp16, None, 0, 1)
-        for group in range(1, 17) if wide else (1, 2, 5, 8, 16, 64):
+        for group in GROUPS if wide else (1, 2, 5, 8, 16, 64):
             yield case(path, (33, 1), 1, group, 64, bf16, None, 8, 2)
         for block in (8, 16, 32, 64, 128):
             yield case(path, (block - 1, block, block + 1, 3 * block), 1, 8, 128, bf16, None, block, 2)
         if path == "cuda-cores":
             continue
-        formats: list[tuple[Format, int]] = [
-            ("int8", 0),
-            ("fp8", 0),
-            ("fp8_tensor", 0),
-            ("int4", 32),
-            ("int4", 64),
-            ("int4", 128),
-        ]
-        for format, int4_group in formats:
+        for format, int4_group in FORMATS:
             for dtype in (bf16, fp16) if wide or int4_group in (0, 32) else (bf16,):
                 for head_dim in (64, 96, 128, 256) if wide else (128,):
                     if not int4_group or head_dim % int4_group == 0:
                         yield case(path, MIXED, 2, 4, head_dim, dtype, format, 16, 2, int4_group)
             yield case(path, (100, 40), 1, 12, 128 if int4_group else 64, bf16, format, 0, 1, int4_group)
+    if wide:
+        for path, stored, int4_group, head_dim, block, dtype, group, kv_heads, splits in combined():
+            page = block or 16
+            lengths = (page + 1, 0, 1, page - 1, page, 2 * page + 5, 0)
+            yield case(path, lengths, kv_heads, group, head_dim, dtype, stored, block, splits, int4_group)
+
+
+def combined() -> Iterator[tuple[Path, Format | None, int, int, int, torch.dtype, int, int, int]]:
+    """Every kernel and format with every head size and layout, while dtype, group size, KV heads and splits take turns.
+
+    So each kernel and format meets both dtypes at every head size and layout, and every group size if it has 17 cases.
+    """
+    stored: list[tuple[Path, Format | None, int]] = [("cuda-cores", None, 0), ("tensor-cores", None, 0)]
+    stored += [("tensor-cores", format, int4_group) for format, int4_group in FORMATS]
+    for start, (path, format, int4_group) in enumerate(stored):
+        turn = 5 * start
+        for head_dim, block in product(HEAD_SIZES, (0, *BLOCK_SIZES)):
+            if not int4_group or head_dim % int4_group == 0:
+                dtype = (torch.bfloat16, torch.float16)[(turn + turn // 6) % 2]
+                yield path, format, int4_group, head_dim, block, dtype, GROUPS[turn % 17], 1 + turn % 3, 1 + turn % 4
+                turn += 1
 
 
 __all__ = ["Inputs", "cases", "error", "inputs", "variants"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 
@@ -15,7 +15,10 @@ from ..prefill import Rung, flash_kernel, naive_kernels, prefill_attention
 from ..reference import prefill as reference
 from ..sample import batch
 from ..uncached import uncached_decode_attention
-from . import Case, relative_error
+from . import GROUPS, Case, relative_error
+
+Chunks = tuple[list[int], list[int], int, int, int, torch.dtype, int]
+"""queries, lengths, KV heads, group, head size, dtype, block size (0: contiguous)"""
 
 BOUND = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
 
@@ -53,9 +56,21 @@ def uncached_error(lengths: list[int], kv_heads: int, group: int, head_dim: int,
     return relative_error(uncached_decode_attention(*given), want)
 
 
+def combined() -> list[Chunks]:
+    """Every head size with every layout, while dtype, group size and KV heads take turns."""
+    found: list[Chunks] = []
+    for turn, (head_dim, block_size) in enumerate(product(HEAD_SIZES, (0, *BLOCK_SIZES))):
+        page = block_size or 16
+        queries, lengths = [1, 0, page - 1, 3, page, 0], [page + 1, 0, page - 1, page, 2 * page + 5, 1]
+        group, dtype = GROUPS[turn % 17], FLOATS[(turn + turn // 6) % 2]
+        queries = [min(n, 40) for n in queries]
+        found.append((queries, lengths, 1 + turn % 3, group, head_dim, dtype, block_size))
+    return found
+
+
 def cases(device: torch.device, wide: bool) -> Iterator[Case]:
     bf16, fp16 = FLOATS
-    flash: list[tuple[list[int], list[int], int, int, int, torch.dtype, int]] = [
+    flash: list[Chunks] = [
         ([70, 1, 0, 5, 0], [70, 33, 0, 100, 9], 2, 4, 64, bf16, 0),
         ([70, 1, 0, 5], [70, 33, 0, 130], 2, 1, 128, fp16, 16),
         ([7, 8, 9, 1], [7, 8, 17, 1], 1, 7, 96, bf16, 8),
@@ -63,7 +78,7 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
         ([1, 2], [65, 2], 1, 64, 128, bf16, 128),
         ([16, 3], [16, 64], 3, 2, 64, fp16, 64),
     ]
-    naive = [
+    naive: list[Chunks] = [
         ([20, 1, 0], [33, 1, 9], 2, 2, 64, bf16, 0),
         ([9, 2], [9, 60], 2, 1, 128, fp16, 16),
     ]
@@ -78,9 +93,11 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
                 for group in (1, 3, 8)
             ]
             naive.append(flash[-2])
-        flash += [([5, 1], [9, 33], 1, group, 64, bf16, 8) for group in range(1, 17)]
-    rungs: list[tuple[Rung, list[tuple[list[int], list[int], int, int, int, torch.dtype, int]]]]
-    rungs = [("flash", flash), ("naive", naive)]
+        flash += [([5, 1], [9, 33], 1, group, 64, bf16, 8) for group in GROUPS]
+        chunks = combined()
+        flash += chunks
+        naive += chunks[::5]
+    rungs: list[tuple[Rung, list[Chunks]]] = [("flash", flash), ("naive", naive)]
     for kernel, chosen in rungs:
         for case in chosen:
             queries, lengths, kv_heads, group, head_dim, dtype, block_size = case

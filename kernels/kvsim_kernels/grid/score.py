@@ -15,6 +15,7 @@ from ..reference.score import kv_score as reference
 from ..sample import batch
 from ..score import kernel, kv_score
 from . import Case, relative_error
+from .prefill import combined
 
 
 def variants() -> Iterator[Kernel]:
@@ -48,6 +49,7 @@ def cases(device: torch.device, wide: bool) -> Iterator[Case]:
                 ([9, 1, 33], [9, 17, 100], 2, group, head_dim, dtype, 8) for group, dtype in ((1, fp16), (16, bf16))
             ]
             chosen.append(([2], [65], 1, 64, head_dim, bf16, 0))
+        chosen += combined()
     for case in chosen:
         queries, lengths, kv_heads, group, head_dim, dtype, block_size = case
         layout = f"blocks of {block_size}" if block_size else "contiguous"
