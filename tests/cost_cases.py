@@ -120,7 +120,8 @@ def later(shape: StepShape, j: int) -> StepShape:
                                                                                    strict=True)),
                      longest=tuple(x + j * g for x, g in zip(shape.longest, shape.longest_grows, strict=True)),
                      growing=shape.growing, longest_grows=shape.longest_grows, sampled=shape.sampled,
-                     scored=shape.scored, moved_bytes=shape.moved_bytes)
+                     scored=shape.scored + j * shape.growing[0] if shape.scored else 0,
+                     moved_bytes=0 if j else shape.moved_bytes)
 
 
 def decoding(n: int, context: int, groups: int = 1) -> StepShape:

@@ -23,7 +23,10 @@ POLICIES("buddy")(
     CacheSpec(layout="buddy", about="contiguous, a power of two of tokens")
 )
 POLICIES("best-fit")(
-    CacheSpec(layout="best-fit", block_size=128, about="contiguous, grown by reallocation into the smallest hole that fits")
+    CacheSpec(
+        layout="best-fit", block_size=128,
+        about="contiguous, grown 128 tokens at a time by reallocation into the smallest hole that fits",
+    )
 )
 POLICIES("paged")(
     CacheSpec(about="fixed blocks, taken as a sequence grows")

@@ -95,9 +95,8 @@ class CostModel:
     def short_run(self, shape: StepShape, k: int) -> list[int]:
         """`decode_run` in plain Python: faster up to about SCALAR_RUN steps."""
         step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
-        fixed = self._without_attention(step, shape)
         factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
-        times = [fixed] * k
+        times = self._run_without_attention(step, shape, k)
         for g, row in enumerate(step.rows):
             more = row.run(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], k)
             times = list(map(add, times, more))
@@ -107,14 +106,14 @@ class CostModel:
 
     def decode_run(self, shape: StepShape, k: int) -> NDArray[np.int64]:
         """ns of each of k consecutive steps that only decode, the first of them `shape`. Element j equals `step` of
-        the shape whose attended tokens have grown by j · growing and whose longest has grown by j where it grows."""
+        the shape whose attended tokens have grown by j · growing and whose longest has grown by j where it grows.
+        Scored tokens grow with those that the first group attends; moved bytes are the first step's alone."""
         if k <= SCALAR_RUN:
             return np.array(self.short_run(shape, k), dtype=np.int64)
         step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
-        fixed = self._without_attention(step, shape)
         factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
         ahead = AHEAD[:k] if k <= len(AHEAD) else np.arange(k, dtype=np.float64)
-        run: Floats = np.full(k, fixed)
+        run: Floats = np.array(self._run_without_attention(step, shape, k))
         for g, row in enumerate(step.rows):
             run += row.over(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], ahead)
         run *= factor
@@ -132,6 +131,16 @@ class CostModel:
         if shape.sampled == shape.decode and not shape.scored and not shape.moved_bytes:
             return step.fixed
         return step.tokens_ns + self._rest(shape)
+
+    def _run_without_attention(self, step: _DecodeStep, shape: StepShape, k: int) -> list[float]:
+        """`_without_attention` of k consecutive steps."""
+        first = self._without_attention(step, shape)
+        if not shape.scored and not shape.moved_bytes:
+            return [first] * k
+        head, growing = self._table.rows(shape.sampled), shape.growing[0] if shape.scored else 0
+        work = [self._policy.ns(shape.scored + j * growing, 0) for j in range(1, k if growing else min(k, 2))]
+        later = [step.tokens_ns + (head + ns) for ns in work]
+        return [first, *later] if growing else [first, *later * (k - 1)]
 
     def _rest(self, shape: StepShape) -> float:
         """ns of lm_head, sampling and the cache policy's own work."""

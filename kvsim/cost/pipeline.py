@@ -85,5 +85,6 @@ def _later(shape: StepShape, steps: int) -> StepShape:
         decode=shape.decode, growing=shape.growing, longest_grows=shape.longest_grows, sampled=shape.sampled,
         attended=tuple(a + steps * g for a, g in zip(shape.attended, shape.growing, strict=True)),
         longest=tuple(a + steps * g for a, g in zip(shape.longest, shape.longest_grows, strict=True)),
-        scored=shape.scored, moved_bytes=shape.moved_bytes,
+        scored=shape.scored + steps * shape.growing[0] if shape.scored else 0,
+        moved_bytes=0 if steps else shape.moved_bytes,
     )

@@ -23,7 +23,8 @@ class StepCost(Protocol):
         ...
 
     def decode_run(self, shape: StepShape, k: int) -> Int:
-        """ns of each of k consecutive decode steps that begin with `shape`."""
+        """ns of each of k consecutive decode steps that begin with `shape`: what is scored grows with what the first
+        group attends, and what is moved is moved in the first."""
         ...
 
     def short_run(self, shape: StepShape, k: int) -> list[int]:

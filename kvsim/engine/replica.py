@@ -254,8 +254,7 @@ class Replica:
         steps = plan.steps
         if steps > 1 and until < NEVER:  # a guess at how many reach it: where it is too low, another stride follows
             steps = min(steps, max(1, (until - start) // self._pace + 2 + self._lag))
-        # what a step copies is paid once, and scores grow with what is attended: such steps go one by one
-        if steps == 1 or shape.moved_bytes or (shape.scored and shape.growing[0]):
+        if steps == 1:
             ends = [start + cost.step(shape)]
             if not plan.taken:
                 kv.advance(1)

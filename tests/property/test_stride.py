@@ -42,10 +42,10 @@ class LinearCost:
         return 2_000_000 + decode + prefill + shape.moved_bytes // 50 + 3 * shape.scored
 
     def decode_run(self, shape: StepShape, k: int) -> np.ndarray:
-        first = self.step(shape)
-        slope = 11 * sum(shape.growing) + 7 * sum(shape.longest_grows)
-        return first + slope * np.arange(k, dtype=np.int64)
-
+        slope = 11 * sum(shape.growing) + 7 * sum(shape.longest_grows) + (3 * shape.growing[0] if shape.scored else 0)
+        run = self.step(shape) + slope * np.arange(k, dtype=np.int64)
+        run[1:] -= shape.moved_bytes // 50
+        return run
 
     def short_run(self, shape: StepShape, k: int) -> list[int]:
         return self.decode_run(shape, k).tolist()
