@@ -7,7 +7,7 @@ min(context − dropped, cap): `dropped` is fixed when its prompt ends (SnapKV),
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kvsim.errors import InputError
 from kvsim.registry import Registry
@@ -51,8 +51,8 @@ class Full:
     """Every token stays."""
 
     cap: int = NO_CAP
-    rolls = False
-    scores_decodes = False
+    rolls: ClassVar[bool] = False
+    scores_decodes: ClassVar[bool] = False
 
     def kept(self, prompt: int) -> int:
         return prompt
@@ -71,8 +71,8 @@ class Window:
 
     sinks: int = 4
     recent: int = 1020
-    rolls = True
-    scores_decodes = False
+    rolls: ClassVar[bool] = True
+    scores_decodes: ClassVar[bool] = False
 
     @property
     def cap(self) -> int:
@@ -95,8 +95,8 @@ class HeavyHitter:
 
     budget: int = 1024
     recent: int = 512
-    rolls = False
-    scores_decodes = True
+    rolls: ClassVar[bool] = False
+    scores_decodes: ClassVar[bool] = True
 
     @property
     def cap(self) -> int:
@@ -117,9 +117,9 @@ class SnapKV:
 
     budget: int = 1024
     observe: int = 32
-    cap = NO_CAP
-    rolls = False
-    scores_decodes = False
+    cap: ClassVar[int] = NO_CAP
+    rolls: ClassVar[bool] = False
+    scores_decodes: ClassVar[bool] = False
 
     def kept(self, prompt: int) -> int:
         return min(prompt, self.budget)
