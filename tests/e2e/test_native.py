@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not native.up_to_date(), reason="the inner loop is not compiled from these sources (make native)"
+    pytest.mark.skipif(  # a fresh clone has just been compiled: there it fails
+        not native.up_to_date() and not os.environ.get("CI"),
+        reason="the inner loop is not compiled from these sources (make native)",
     ),
 ]
 
