@@ -1,13 +1,16 @@
 """How many GPUs, of which kind, for an hour of chat? And does an 8-bit cache save any?
 
-    python examples/plan_chat.py
+    python examples/plan_chat.py [TRACE]          # by default the bundled hour; Azure's, for instance, runs as well
 """
+
+import sys
 
 from kvsim import Scenario
 from kvsim.plan import Objectives, plan
 
+trace = sys.argv[1] if len(sys.argv) > 1 else "sample"
 answer = plan(
-    Scenario(trace="sample", model="llama-3.1-8b", device="l4", rate_scale=4, max_model_len=16384, interval=False),
+    Scenario(trace=trace, model="llama-3.1-8b", device="l4", rate_scale=4, max_model_len=16384, interval=False),
     Objectives.parse("ttft_p90=2s,tpot_p90=100ms"),
     devices=["l4", "l40s"],
     policies=["paged", "paged-int8"],
