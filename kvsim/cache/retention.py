@@ -7,7 +7,7 @@ min(context − dropped, cap): `dropped` is fixed when its prompt ends (SnapKV),
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from kvsim.errors import InputError
 from kvsim.registry import Registry
@@ -51,8 +51,14 @@ class Full:
     """Every token stays."""
 
     cap: int = NO_CAP
-    rolls: ClassVar[bool] = False
-    scores_decodes: ClassVar[bool] = False
+
+    @property
+    def rolls(self) -> bool:
+        return False
+
+    @property
+    def scores_decodes(self) -> bool:
+        return False
 
     def kept(self, prompt: int) -> int:
         return prompt
@@ -71,8 +77,14 @@ class Window:
 
     sinks: int = 4
     recent: int = 1020
-    rolls: ClassVar[bool] = True
-    scores_decodes: ClassVar[bool] = False
+
+    @property
+    def rolls(self) -> bool:
+        return True
+
+    @property
+    def scores_decodes(self) -> bool:
+        return False
 
     @property
     def cap(self) -> int:
@@ -95,8 +107,14 @@ class HeavyHitter:
 
     budget: int = 1024
     recent: int = 512
-    rolls: ClassVar[bool] = False
-    scores_decodes: ClassVar[bool] = True
+
+    @property
+    def rolls(self) -> bool:
+        return False
+
+    @property
+    def scores_decodes(self) -> bool:
+        return True
 
     @property
     def cap(self) -> int:
@@ -117,9 +135,18 @@ class SnapKV:
 
     budget: int = 1024
     observe: int = 32
-    cap: ClassVar[int] = NO_CAP
-    rolls: ClassVar[bool] = False
-    scores_decodes: ClassVar[bool] = False
+
+    @property
+    def cap(self) -> int:
+        return NO_CAP
+
+    @property
+    def rolls(self) -> bool:
+        return False
+
+    @property
+    def scores_decodes(self) -> bool:
+        return False
 
     def kept(self, prompt: int) -> int:
         return min(prompt, self.budget)
