@@ -57,8 +57,8 @@ def sources(source: str) -> str:
 def nvrtc_version() -> tuple[int, int]:
     """Version of the NVRTC that is installed; ImportError with a remedy if there is none."""
     try:
-        import cuda.core  # type: ignore[import-untyped]  # noqa: F401
         from cuda.bindings import nvrtc  # type: ignore[import-untyped]
+        from cuda.core import Program  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise ImportError(f"kernels need NVRTC to compile ({error}): pip install 'kvsim[calibrate]'") from error
     status, major, minor = nvrtc.nvrtcVersion()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from kvsim_kernels import build, sass, store
@@ -92,6 +93,14 @@ def test_a_failed_build_leaves_nothing(empty_cache: Path) -> None:
     with pytest.raises(RuntimeError, match=r"decode_merge<nothing, 64> does not compile for sm_90"):
         build.cubin(MERGE.source, "decode_merge<nothing, 64>", "sm_90")
     assert list(empty_cache.iterdir()) == []
+
+
+def test_a_cuda_core_of_other_names_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 0.5 all of it was cuda.core.experimental."""
+    monkeypatch.setitem(sys.modules, "cuda.core", ModuleType("cuda.core"))
+    build.nvrtc_version.cache_clear()
+    with pytest.raises(ImportError, match=r"kernels need NVRTC to compile \(cannot import name 'Program'.*pip install"):
+        build.nvrtc_version()
 
 
 def test_what_ptxas_says_is_read() -> None:

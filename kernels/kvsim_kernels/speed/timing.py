@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 REPLAYS = 25
-WARM_UPS = 3
+WARM_SECONDS = 0.05  # an idle chip's clock takes some milliseconds to rise
 LEAST_NS = 500_000  # of a replay, so that the clock's half microsecond is small beside it
 
 
@@ -46,8 +47,10 @@ def timed(launches: Sequence[Callable[[], None]], replays: int = REPLAYS) -> Tim
         for _ in range(rounds):
             for launch in launches:
                 launch()
-    for _ in range(WARM_UPS):
+    warm = time.perf_counter() + WARM_SECONDS
+    while time.perf_counter() < warm:
         graph.replay()
+        torch.cuda.synchronize()
     marks = [(event(), event()) for _ in range(replays)]
     for start, end in marks:
         start.record()
