@@ -114,7 +114,7 @@ def plan(
     def sized(number: int, answer: Candidate | Failure, part: Trace) -> Candidate:
         first = found[number]
         if isinstance(answer, Failure):
-            return replace(first, reason=answer.message)
+            return replace(first, rate_per_replica=None, replicas=None, reason=answer.message)
         priced = replace(answer, price_per_gpu_hour=prices.get(first.device), requests=len(part))
         return priced.sized(target, float(part.output_tokens.mean()))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from kvsim.setup import prepare
 from kvsim.simulate import run, simulate
 from kvsim.trace import transform
 from kvsim.trace.types import Trace, make_trace
-from kvsim.workers import Local
+from kvsim.workers import Failure, InProcess, Local, Work, attempt
 
 BASE = Scenario(trace="made", model="llama-3.2-1b", device="l4", max_model_len=4096, interval=False)
 
@@ -195,3 +197,16 @@ def test_of_many_requests_only_the_close_candidates_are_judged_by_all() -> None:
     alone = plan(BASE, Objectives.parse("ttft_p90=300ms"), devices=["h100-sxm"], tps=[1], requests=3000,
                  policies=[answer.answer.policy], trace=trace).answer
     assert alone.rate_per_replica == answer.answer.rate_per_replica  # who else was asked about changes nothing
+
+
+def test_a_candidate_whose_worker_is_lost_is_out_and_says_why() -> None:
+    class LostLater(InProcess):
+        """Answers the first searches, and loses those with all requests."""
+
+        def run(self, work: Work, shared: Any, tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+            for number, task in enumerate(tasks):
+                first = task.begin is None
+                yield number, attempt(work, shared, task) if first else Failure("its worker died", died=True)
+
+    answer = find(traffic(6, 2100), "ttft_p90=300ms", executor=LostLater())
+    assert answer.answer is None and answer.candidates[0].reason == "its worker died"
