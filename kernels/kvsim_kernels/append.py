@@ -82,6 +82,8 @@ def slots_of(
     width, shift, capacity = checks.addressing(cache, block_table, len(lengths))
     checks.contents(cache, lengths, block_table, capacity)
     queries = query_starts.diff().long()
+    if int(query_starts[0]) != 0 or bool((queries < 0).any()):
+        raise ValueError(f"query_starts must rise from 0, not as {query_starts.tolist()[:8]}")
     sequence = torch.repeat_interleave(torch.arange(len(lengths), device=cache.device), queries)
     tokens = torch.arange(len(sequence), device=cache.device)
     position = tokens - query_starts[1:].long()[sequence] + lengths.long()[sequence]

@@ -70,5 +70,8 @@ def test_bad_input_is_refused_in_words() -> None:
     starts = torch.tensor([0, 1, 3], dtype=torch.int32)
     with pytest.raises(ValueError, match=r"lengths\[1\] is 5; the table has room for 0 to 4 tokens"):
         slots_of(plain, torch.tensor([1, 5], dtype=torch.int32), starts)
+    for wrong in ([1, 1, 3], [0, 3, 1]):
+        with pytest.raises(ValueError, match=r"query_starts must rise from 0, not as \["):
+            slots_of(plain, torch.tensor([3, 3], dtype=torch.int32), torch.tensor(wrong, dtype=torch.int32))
     with pytest.raises(ValueError, match="more queries than lengths gives it tokens"):
         slots_of(plain, torch.tensor([1, 1], dtype=torch.int32), starts)

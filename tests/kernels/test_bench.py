@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -125,6 +128,22 @@ def test_a_point_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path) -> Non
     assert [row["ok"] for row in rows] == [False, True]
     text = runner.report({"gpu": "none"}, rows)
     assert "- gpu: none\n" in text and "| k | broken | RuntimeError: CUDA error: invalid argument | " in text
+
+
+def test_an_attempt_that_hangs_ends_the_process() -> None:
+    script = """
+import time, torch
+from kvsim_kernels.speed import attempt
+device = torch.device("cuda", 0)
+attempt.grace(device, 1)
+attempt.grace(device, 0)
+time.sleep(1.2)
+print("alive", flush=True)
+attempt.SECONDS = 1
+attempt.attempt("k", "c", lambda: time.sleep(60), device)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGALRM, "alive\n")
 
 
 def test_what_ended_the_process_twice_is_not_tried_a_third_time(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ SLACK_SECONDS = 30
 """that a stage may go on after its time: what it has begun"""
 MOST_STARTS = 30
 """of a stage's processes"""
-TINY_SECONDS = 20
+TINY_SECONDS = 30
 TINY_CALIBRATION = ["--models", "smollm2-135m", "--max-batch", "2", "--max-context", "64", "--max-chunk", "16"]
 
 

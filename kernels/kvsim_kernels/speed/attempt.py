@@ -28,7 +28,7 @@ def attempt(kernel: str, case: str, make: Callable[[], Row], device: torch.devic
     """
     if record:
         record.begin(kernel, case)
-    grace(device)
+    grace(device, SECONDS)
     row: Row
     try:
         row = make()
@@ -47,7 +47,7 @@ def attempt(kernel: str, case: str, make: Callable[[], Row], device: torch.devic
     return row
 
 
-def grace(device: torch.device, seconds: int = SECONDS) -> None:
+def grace(device: torch.device, seconds: int) -> None:
     """On a GPU: end the process in `seconds` from now (nothing else wakes a host that waits for a kernel); 0: don't."""
     if device.type == "cuda":
         signal.alarm(seconds)

@@ -31,15 +31,20 @@ def sets(point: Point, l2_bytes: int) -> int:
     return min(MOST_SETS, max(1, -(-L2_MULTIPLE * l2_bytes // max(1, point.footprint))))
 
 
-def measured(point: Point, device: torch.device, timer: Timer, l2_bytes: int) -> Row:
-    """Time a point, check what the timed launches left behind, then time its rivals on the same buffers."""
+def measured(
+    point: Point, device: torch.device, timer: Timer, l2_bytes: int, patience: Callable[[int], None] = lambda _: None
+) -> Row:
+    """Time a point, check what the timed launches left behind, then time its rivals on the same buffers.
+
+    patience: told how many seconds from now are in order, where that is more than usual.
+    """
     count = sets(point, l2_bytes)
     subjects = [point.make(device, 100 * seed) for seed in range(count)]
     timing = timer([subject.launch for subject in subjects])
     error = subjects[-1].error()
     rivals: Row = {}
     for name in subjects[0].rivals:
-        grace(device, RIVAL_SECONDS)
+        patience(RIVAL_SECONDS)
         try:
             rivals[name] = timer([subject.rivals[name]() for subject in subjects]).median_ns
         except Exception as problem:  # someone else's code must not end the run: the table says what happened
@@ -80,7 +85,8 @@ def run(
         if time.monotonic() > end:
             left += 1
             continue
-        row = attempt(point.kernel, point.case, partial(measured, point, device, timer, l2_bytes), device, record)
+        make = partial(measured, point, device, timer, l2_bytes, partial(grace, device))
+        row = attempt(point.kernel, point.case, make, device, record)
         tell(f"{point.kernel}, {point.case}: {outcome(row)}")
         if device.type == "cuda":
             torch.cuda.empty_cache()

