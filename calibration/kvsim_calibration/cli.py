@@ -141,8 +141,10 @@ def _names(text: str | None, option: str) -> tuple[str, ...]:
 def import_aiconfigurator(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder, wheel of aiconfigurator-core, or `installed`")],
     system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22,
+    all_reduce: Annotated[str | None, typer.Option(metavar="VERSION", help="All-reduce as this vLLM version had it "
+                                                   "[default: the newest]")] = None,
     as_json: Json = False,
-) -> int:
+) -> int:  # fmt: skip
     """NVIDIA's kernel database (Apache-2.0): attention, GEMM, experts, all-reduce as vLLM runs them.
 
     Example: kvsim calibrate import aiconfigurator installed --system h100-sxm --out h100.json
@@ -150,9 +152,10 @@ def import_aiconfigurator(
     from kvsim_calibration.build import Options
     from kvsim_calibration.sources import aiconfigurator
 
-    made_by = _command("aiconfigurator", path, system, out, onto, tolerance, m_knots)
+    only = ["--all-reduce", all_reduce] if all_reduce else []
+    made_by = _command("aiconfigurator", path, system, out, onto, tolerance, m_knots, *only)
     return _import("aic", system, out, onto, Options(tolerance=tolerance, m_knots=m_knots), as_json, made_by,
-                   lambda device, facts: aiconfigurator.read(path, device, facts))
+                   lambda device, facts: aiconfigurator.read(path, device, facts, all_reduce))
 
 
 @imports.command("llmservingsim")

@@ -96,6 +96,31 @@ def test_experts_are_those_of_one_device(tmp_path: Path) -> None:
     assert sum(rows.dropped.values()) == 2
 
 
+def test_all_reduce_over_pcie_is_between_two_cards(tmp_path: Path) -> None:
+    """vLLM turns its kernel off between more; what it then runs is in no table. NVLink has no such limit."""
+    rows = [{"num_gpus": gpus, "message_size": 1024, "kernel_source": "vLLM_custom_graph", "latency": 0.01}
+            for gpus in (2, 4)]  # fmt: skip
+    parquet(tmp_path, "custom_allreduce_perf", rows)
+    (nvlink,) = aiconfigurator.read(str(tmp_path), "h100-sxm", FACTS)
+    assert nvlink.frame["gpus"].to_list() == [2, 4] and nvlink.frame["bytes"].to_list() == [2048, 2048]
+    pcie = FACTS.model_copy(update={"link_bandwidth": FACTS.host_bandwidth})
+    (two,) = aiconfigurator.read(str(tmp_path), "h100-sxm", pcie)
+    assert two.frame["gpus"].to_list() == [2]
+    assert two.dropped["more than two cards over PCIe: vLLM turns the kernel off"] == 1
+
+
+def test_an_all_reduce_of_another_version_can_be_asked_for(tmp_path: Path) -> None:
+    row = {"num_gpus": 2, "message_size": 1024, "kernel_source": "vLLM_custom_graph", "latency": 0.01}
+    parquet(tmp_path, "custom_allreduce_perf", [row])
+    parquet(tmp_path, "custom_allreduce_perf", [{**row, "latency": 0.02}], "0.19.0")
+    for asked, version, ns in ((None, "0.24.0", 10_000.0), ("0.19.0", "0.19.0", 20_000.0)):
+        (rows,) = aiconfigurator.read(str(tmp_path), "h100-sxm", FACTS, asked)
+        assert rows.versions == {"vllm": version} and rows.frame["ns"].to_list() == [ns]
+    parquet(tmp_path, "generation_attention_perf", [DECODE])
+    with pytest.raises(InputError, match=r"h100_sxm has no all-reduce of vLLM 0\.1"):
+        aiconfigurator.read(str(tmp_path), "h100-sxm", FACTS, "0.1")
+
+
 @pytest.mark.parametrize("where", ["nowhere", "empty"])
 def test_a_folder_without_tables_says_what_it_needs(tmp_path: Path, where: str) -> None:
     (tmp_path / "empty").mkdir()

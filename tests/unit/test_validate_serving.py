@@ -21,7 +21,7 @@ from kvsim.model import load_model
 from kvsim.validate.serving import validate_cases
 from kvsim.validate.serving_runs import validate_runs
 from kvsim.validate.step import validate_step
-from kvsim.validate.workload import trace_of_case
+from kvsim.validate.workload import recorded, trace_of_case
 
 WORK: dict[str, Any] = {
     "type": "offline", "arrival": "all_at_once", "num_requests": 40, "input_len": 100, "output_len": 20,
@@ -73,6 +73,23 @@ def test_open_arrivals_have_the_cases_rate_and_drawn_lengths_its_means() -> None
     assert trace.arrival_ns[-1] == pytest.approx(30e9, rel=0.05)  # 299 gaps at the mean of 300
     assert trace.prompt_tokens.mean() == pytest.approx(100, rel=0.02)
     assert np.std(trace.prompt_tokens) > 10
+    with pytest.raises(InputError, match="no request rate"):
+        trace_of_case({**work, "request_rate": None})
+
+
+def test_a_recorded_workload_is_replayed_row_by_row() -> None:
+    """Its own arrivals and pairs of lengths, at the means of the case; replicas take turns; then it repeats."""
+    work = {**WORK, "arrival": "trace", "request_rate": 10.0, "num_requests": 300, "input_len": 857.4633,
+            "output_len": 652.51, "input_dist": "sharegpt", "output_dist": "sharegpt"}  # fmt: skip
+    own, trace = recorded(), trace_of_case(work)
+    assert (trace.prompt_tokens == own.prompt_tokens).all() and (trace.output_tokens == own.output_tokens).all()
+    assert trace.arrival_ns[-1] == pytest.approx(30e9, rel=0.01)
+    assert (np.diff(trace.arrival_ns) > 0).sum() == (np.diff(own.arrival_ns) > 0).sum()
+    half = trace_of_case(work, replicas=2)
+    assert len(half) == 150 and half.arrival_ns[-1] == pytest.approx(30e9, rel=0.02)
+    assert np.corrcoef(half.prompt_tokens, own.prompt_tokens[::2])[0, 1] > 0.9999
+    twice = trace_of_case({**work, "num_requests": 600})
+    assert (np.diff(twice.arrival_ns) >= 0).all() and (twice.prompt_tokens[:300] == twice.prompt_tokens[300:]).all()
     with pytest.raises(InputError, match="no request rate"):
         trace_of_case({**work, "request_rate": None})
 

@@ -12,13 +12,15 @@ on that GPU, one a point, so there is nothing to choose. What is left out, and w
 * context rows of one token: they ran the decode kernel
 * experts under expert parallelism (`moe_ep_size` > 1): the tokens a rank really got are not in the table
 * all-reduce outside CUDA graphs (`vLLM_custom_eager`): launch time, not the reduction
+* all-reduce of more than two cards that only PCIe joins: vLLM turns this kernel off there (custom_all_reduce.py), whose
+  cards read each other's whole buffers; what runs instead, NCCL's ring, is in no table
 """
 
 from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -37,6 +39,7 @@ SYSTEMS = {"a100-80-sxm": "a100_sxm", "b200": "b200_sxm", "h100-sxm": "h100_sxm"
 """device id → the package's folder"""
 DTYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
           "int4_wo": "int4", "int8_wo": "int8", "w4a16_mxfp4": "mxfp4"}
+ALL_REDUCE = "custom_allreduce_perf"
 L2_WARM = (0.1, 1.0)
 """share of L2 between which a generation row's KV was read from a warm L2"""
 
@@ -44,8 +47,9 @@ L2_WARM = (0.1, 1.0)
 class Files:
     """The parquet files of one system: from a folder, a wheel, or the installed package."""
 
-    def __init__(self, where: str, system: str) -> None:
-        """`where`: a folder that holds `data/<system>`, at any depth; a .whl; or `installed`. Raises InputError."""
+    def __init__(self, where: str, system: str, versions: Mapping[str, str] | None = None) -> None:
+        """`where`: a folder that holds `data/<system>`, at any depth; a .whl; or `installed`. `versions`: table → the
+        vLLM version to take, where it is not the newest. Raises InputError."""
         self.folder = SYSTEMS.get(system, system)
         if where == "installed":
             spec = find_spec(PACKAGE) or find_spec("aiconfigurator")
@@ -63,6 +67,8 @@ class Files:
         for name in names:
             if match := pattern.search(name):
                 _, version, table = match.groups()
+                if (versions or {}).get(table, version) != version:
+                    continue
                 if table not in self.tables or _version(version) > _version(self.tables[table][0]):
                     self.tables[table] = (version, name)
         if not self.tables:
@@ -87,9 +93,11 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
-def read(where: str, system: str, facts: Facts) -> list[Rows]:
-    """All families that the system's tables hold. Raises InputError."""
-    files = Files(where, system)
+def read(where: str, system: str, facts: Facts, all_reduce: str | None = None) -> list[Rows]:
+    """All families that the system's tables hold; `all_reduce`: of this vLLM version. Raises InputError."""
+    files = Files(where, system, {ALL_REDUCE: all_reduce} if all_reduce else None)
+    if all_reduce and ALL_REDUCE not in files.tables:
+        raise InputError(f"--all-reduce: {files.folder} has no all-reduce of vLLM {all_reduce}")
     return [rows.distinct() for make in (_decode, _prefill, _linear, _moe, _collective) for rows in make(files, facts)]
 
 
@@ -135,11 +143,13 @@ def _moe(files: Files, _: Facts) -> Iterator[Rows]:
                .drop("other spread of tokens over experts", pl.col("distribution") != "power_law_1.01"))
 
 
-def _collective(files: Files, _: Facts) -> Iterator[Rows]:
-    if read := files.read("custom_allreduce_perf", ("num_gpus", "message_size", "kernel_source")):
+def _collective(files: Files, facts: Facts) -> Iterator[Rows]:
+    if read := files.read(ALL_REDUCE, ("num_gpus", "message_size", "kernel_source")):
         frame = read[0].with_columns(gpus=pl.col("num_gpus"), bytes=pl.col("message_size") * 2)
+        only_pcie = facts.link_bandwidth <= facts.host_bandwidth
         yield _rows("collective", files, frame, read).drop(
-            "outside CUDA graphs", ~pl.col("kernel_source").str.contains("graph"))
+            "outside CUDA graphs", ~pl.col("kernel_source").str.contains("graph")).drop(
+            "more than two cards over PCIe: vLLM turns the kernel off", (pl.col("gpus") > 2) & only_pcie)
 
 
 def _attention(frame: pl.DataFrame, **renamed: str) -> pl.DataFrame:
@@ -164,7 +174,7 @@ def _width(column: str) -> pl.Expr:
 
 def _rows(family: str, files: Files, frame: pl.DataFrame, read: tuple[pl.DataFrame, str], notes: str = "") -> Rows:
     table = {"decode": "generation_attention_perf", "prefill": "context_attention_perf", "linear": "gemm_perf",
-             "moe": "moe_perf", "collective": "custom_allreduce_perf"}[family]
+             "moe": "moe_perf", "collective": ALL_REDUCE}[family]
     version = read[1]
     kernels = tuple(sorted(frame["kernel_source"].unique()))
     return Rows(family, frame, f"{PACKAGE.replace('_', '-')}, {files.folder}/{table}", LICENCE, kernels,
