@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvsim.cache.build import Pool
 from kvsim.cache.policies import POLICIES
@@ -70,6 +70,12 @@ def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
     )
 
 
+def host_of(engine: EngineProfile, tp: int, ep: int) -> HostOverhead:
+    """The engine's constants; where replicas share experts (`ep` > `tp`), with what agreeing on every step takes."""
+    host = HostOverhead.of(engine.host, tp)
+    return replace(host, exposed_ns=host.exposed_ns + engine.host.exposed_lockstep_ns) if ep > tp else host
+
+
 def prepare(scenario: Scenario) -> Setup:
     """Resolve a scenario. Raises InputError that names the flag or name that is wrong."""
     if scenario.speculative:
@@ -91,7 +97,7 @@ def prepare(scenario: Scenario) -> Setup:
         weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
         attention=spec.attention, block_size=spec.block_size if spec.layout == "paged" else 0,
     )
-    host = HostOverhead.of(engine.host, scenario.tp)
+    host = host_of(engine, scenario.tp, scenario.ep)
     cost = CostModel(kernels, device, host) if scenario.pp == 1 else PipelineCost(
         kernels, device, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
     limits = Limits(

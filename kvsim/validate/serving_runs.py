@@ -20,7 +20,7 @@ from kvsim.device import catalogue
 from kvsim.errors import InputError
 from kvsim.memory import plan_memory
 from kvsim.scenario import Scenario
-from kvsim.setup import Setup, prepare
+from kvsim.setup import Setup, host_of, prepare
 from kvsim.simulate import results
 from kvsim.trace import Trace, load
 from kvsim.trace.files import Member, open_source
@@ -115,8 +115,7 @@ class MeasuredRun:
         if not told.get("enable_expert_parallel"):
             raise InputError(f"{self.name}: {count} replicas without expert parallelism are {count} runs, not one")
         ep = scenario.tp * count
-        host = setup.cost.host
-        host = replace(host, exposed_ns=host.exposed_ns + setup.engine.host.exposed_lockstep_ns)
+        host = host_of(setup.engine, scenario.tp, ep)
         one_cost = CostModel.of(setup.model, setup.device, host, tp=scenario.tp, ep=ep, dp=count)
         cost = Lockstep.over(count, one_cost)
         one = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,

@@ -7,6 +7,7 @@ import pytest
 
 from kvsim.cost import StepShape
 from kvsim.cost.pipeline import PipelineCost
+from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
 from kvsim.scenario import Scenario
 from kvsim.setup import Setup, prepare
@@ -84,6 +85,14 @@ def test_tensor_parallel_pays_for_its_reductions() -> None:
     one, two, eight = (setup(tp=tp).cost.step(shape(64)) for tp in (1, 2, 8))
     assert one / 2 < two < one and one / 8 < eight
     assert "allreduce" in setup(tp=2).cost.parts(shape(64)) and "allreduce" not in setup().cost.parts(shape(64))
+
+
+def test_replicas_that_share_experts_agree_on_every_step() -> None:
+    """Which takes the engine's constant; experts that are split inside one replica have nobody to agree with."""
+    alone, inside, together = (setup(model="qwen3-30b-a3b", tp=tp, ep=ep).cost.host.exposed_ns
+                               for tp, ep in ((1, 1), (2, 2), (1, 2)))
+    assert together - alone == load_engine("vllm-1").host.exposed_lockstep_ns > 0
+    assert inside == alone
 
 
 def test_expert_parallel_holds_fewer_experts() -> None:
