@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(given)
     try:
         return int(importlib.import_module(f"kvsim_kernels.commands.{asked.command}").run(asked))
-    except (ValueError, ImportError, FileNotFoundError) as error:
+    except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:

@@ -15,6 +15,7 @@ from kvsim_kernels import build, sass, store
 from kvsim_kernels.__main__ import main
 from kvsim_kernels.commands.resources import rows
 from kvsim_kernels.decode import kernels, merge, plan
+from kvsim_kernels.grid import Case
 from torch import bfloat16
 
 MERGE = merge(bfloat16, 64)
@@ -173,6 +174,50 @@ def test_check_as_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     answer = json.loads(capsys.readouterr().out)
     assert answer["failed"] == 0 and answer["cases"] == len(answer["rows"]) > 0
     assert all(row["error"] <= row["bound"] for row in answer["rows"])
+
+
+def test_a_case_that_raises_is_a_row_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> float:
+        raise RuntimeError("does not\ncompile")
+
+    cases = [Case("k", "broken", 0.0, broken), Case("k", "good", 0.0, lambda: 0.0)]
+    monkeypatch.setattr("kvsim_kernels.grid.cases", lambda device, wide: cases)
+    assert main(["check", "--device", "cpu", "--json"]) == 1
+    out, err = capsys.readouterr()
+    rows = json.loads(out)["rows"]
+    assert [(row["case"], row["error"], row["bound"], row["ok"]) for row in rows] == [
+        ("broken", None, 0.0, False), ("good", 0.0, 0.0, True),
+    ]  # fmt: skip
+    assert rows[0]["failed"] == "RuntimeError: does not compile" and rows[0]["failed"] in err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--device", "toaster"], "error: --device toaster: cpu or cuda[:n] is needed\n"),
+        (["--device", "mps"], "error: --device mps: cpu or cuda[:n] is needed\n"),
+        (["--device", "cpu", "--kernel", "ceilings", "--out", "/"], "error: [Errno 21] Is a directory: '/'\n"),
+    ],
+)
+def test_bad_options_of_check_are_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *words]) == 2
+    assert capsys.readouterr().err == says
+
+
+def test_a_check_goes_on_where_it_was_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["check", "--device", "cpu", "--kernel", "ceilings", "--json", "--out", str(tmp_path / "check.jsonl")]
+    assert main([*command, "--minutes", "-1"]) == 1             # nothing was checked
+    assert json.loads(capsys.readouterr().out)["cases"] == 0
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert json.loads(first.out)["rows"][0].items() <= json.loads(again.out)["rows"][0].items()
+    assert len(first.err.splitlines()) == 3 and len(again.err.splitlines()) == 1
 
 
 @pytest.mark.slow

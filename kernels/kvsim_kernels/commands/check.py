@@ -31,11 +31,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     """Exit code 0 if every error is within its bound, 1 if not, 3 if a fresh process must go on (see `attempt`)."""
-    device = torch.device(asked.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no GPU here")
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
+    device = named(asked.device)
     record = Record(asked.out, environment(device)) if asked.out else None
     cases = [case for case in grid.cases(device, asked.wide) if asked.kernel in case.kernel]
     rows = list(checked(first(cases) if asked.tiny else cases, device, record, asked.minutes * 60))
@@ -44,6 +40,23 @@ def run(asked: argparse.Namespace) -> int:
         print(json.dumps({"device": str(device), "cases": len(rows), "failed": failed, "rows": rows}))
     print(f"{len(rows)} cases on {device}, {failed} failed", file=sys.stderr)
     return 1 if failed or not rows else 0
+
+
+def named(text: str) -> torch.device:
+    """The device, a GPU with its number; ValueError for one that is not here."""
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {text}: cpu or cuda[:n] is needed")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no GPU here")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise ValueError(f"--device {text}: torch sees {torch.cuda.device_count()} GPUs here, numbered from 0")
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 
 def checked(cases: Iterable[grid.Case], device: torch.device, record: Record | None, seconds: float) -> Iterator[Row]:
@@ -56,7 +69,7 @@ def checked(cases: Iterable[grid.Case], device: torch.device, record: Record | N
                 continue
             row = attempt(case.kernel, case.case, lambda case=case: measured(case), device, record)  # type: ignore[misc]
             print(line(row), file=sys.stderr, flush=True)
-        yield row
+        yield {"error": None, "bound": case.bound, **row}
 
 
 def measured(case: grid.Case) -> Row:
@@ -75,7 +88,7 @@ def first(cases: Iterable[grid.Case]) -> list[grid.Case]:
 
 def line(row: Row) -> str:
     what = f"{row['kernel']:22s} {row['case']:70s} "
-    if "error" not in row:
+    if "failed" in row or "skipped" in row:
         return what + str(row.get("failed") or row["skipped"])
     error = math.nan if row["error"] is None else row["error"]
     return f"{what}{error:9.2e} <= {row['bound']:.0e} {'' if row['ok'] else 'FAILED'}"
