@@ -10,24 +10,18 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import urlopen
 
+from kvsim_app.serving import SETTLED, serving
 from playwright.sync_api import sync_playwright
 
 PAGES = ("Compare", "Memory anatomy", "Memory map", "Timeline", "Operations", "Cost and calibration", "How it works",
          "Calculator", "Trace explorer")  # fmt: skip
 CURVES = ("Answer", "Load curve", "Pareto")
-QUIET = """document.querySelector('[data-testid=stApp]').dataset.testScriptState !== 'running'
-    && !document.querySelector('[data-testid=stSkeleton], [data-testid=stProgress]')"""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -53,26 +47,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=0, help="look at a run of so many requests instead")
     requests = parser.parse_args().requests
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     results = tempfile.mkdtemp()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "kvsim", "app", "--results", results, "--port", str(port), "--no-browser"],
-        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
     try:
-        for _ in range(300):
-            try:
-                urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1).read()
-                break
-            except OSError:
-                time.sleep(0.2)
-        with sync_playwright() as playwright:
-            measure(playwright, f"http://127.0.0.1:{port}", server.pid, requests)
+        with serving(results) as (address, process), sync_playwright() as playwright:
+            measure(playwright, address, process, requests)
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
         shutil.rmtree(results)
 
 
@@ -96,7 +75,7 @@ def measure(playwright: Any, url: str, server: int, requests: int) -> None:
     def switch(name: str) -> None:
         page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
         page.get_by_test_id("stMain").get_by_role("heading", name=name, exact=True, level=3).wait_for()
-        page.wait_for_function(QUIET)
+        page.wait_for_function(SETTLED)
 
     def compare() -> None:
         page.get_by_test_id("stMain").get_by_role("button", name="Compare").first.click()
@@ -107,7 +86,7 @@ def measure(playwright: Any, url: str, server: int, requests: int) -> None:
                  "max_model_len": 16384, "interval": "false", "policies": "contiguous,paged"}  # fmt: skip
         page.goto(f"{url}/compare?{urlencode(trace)}")
         page.wait_for_selector("[data-testid=stMain] h4")
-        page.wait_for_function(QUIET)
+        page.wait_for_function(SETTLED)
 
     step("first visit", lambda: (page.goto(url), page.wait_for_selector("h1")))
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
@@ -116,7 +95,7 @@ def measure(playwright: Any, url: str, server: int, requests: int) -> None:
         step(f"{requests} requests", large)
     else:
         step("first comparison", compare)
-        page.wait_for_function(QUIET)
+        page.wait_for_function(SETTLED)
     names = PAGES if requests else (*PAGES, *CURVES)
     for name in (*names[1:], names[0]):
         step(name, lambda name=name: switch(name))

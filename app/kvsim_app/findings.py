@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.cost import Band
 from kvsim.report import data
 from kvsim.result import Result
 from kvsim.units import format_bytes, format_count, format_duration
-from kvsim_app.load import Capacity
+from kvsim_app.load import Held, Point, sized
 
 Runs = Mapping[str, Result]
 
@@ -101,58 +100,68 @@ def operations(name: str, result: Result) -> str:
 
 
 def answer(
-    found: list[Capacity], target: float, gpus: int, price: float | None, band: Band
+    found: Sequence[Held], target: float, price: float | None, band: Band
 ) -> tuple[str, list[dict[str, Any]]]:
     """The plan for `target` requests/s: a sentence, and a row a policy, the fewest GPUs first."""
     rows = []
-    for capacity in found:
-        rate = capacity.rate or None
-        replicas = math.ceil(target / rate - 1e-9) if rate else None
-        cost = None
-        if replicas and price is not None and capacity.tokens_per_request:
-            cost = replicas * gpus * price / 3600 / (target * capacity.tokens_per_request) * 1e6
+    for one in found:
+        rate, plan = one.rate, sized(one, target, price)
         low, high = (rate / band.high, rate / band.low) if rate else (None, None)
         rows.append(
             {
-                "policy": capacity.policy,
-                "GPUs": replicas * gpus if replicas else None,
+                "policy": one.policy,
+                "GPUs": plan.gpus,
                 "rate held": rate,
-                "90 % interval": f"{low:.3g} to {high:.3g}" if rate else "–",
                 "low": low,
                 "high": high,
-                "headroom": replicas * rate / target - 1 if replicas and rate else None,
-                "cost": cost,
-                "limited by": capacity.limit,
-                "why": capacity.why,
+                "headroom": plan.replicas * rate / target - 1 if plan.replicas and rate else None,
+                "cost": plan.cost_per_million_output_tokens,
+                "energy": plan.kwh_per_million_output_tokens,
+                "limited by": plan.limit,
+                "why": one.why,
             }
         )
     rows.sort(key=lambda row: (row["GPUs"] is None, row["GPUs"] or 0, -(row["rate held"] or 0)))
     if not rows or rows[0]["GPUs"] is None:
-        return "No policy here meets the objectives, not even at the lowest rate that was tried.", rows
+        return "No policy here meets the objectives at any rate.", rows
     best = rows[0]
     gpu, serve = ("GPU", "serves") if best["GPUs"] == 1 else ("GPUs", "serve")
-    more = "more than " if any(c.beyond for c in found if c.policy == best["policy"]) else ""
+    more = "more than " if any(one.beyond for one in found if one.policy == best["policy"]) else ""
     return (
         f"**{best['GPUs']} {gpu}** with **{best['policy']}** {serve} {target:.3g} requests/s within the objectives: "
         f"one replica holds {more}{best['rate held']:.3g}."
     ), rows
 
 
-def load_curve(found: list[Capacity]) -> str:
+def load_curve(found: Sequence[Held]) -> str:
     """Who holds the highest rate."""
-    held = {c.policy: c for c in found if c.rate > 0}
-    if not held:
-        return "No policy here meets the objectives, not even at the lowest rate that was tried."
-    best = max(held.values(), key=lambda c: c.rate)
-    worst = min(held.values(), key=lambda c: c.rate)
-    more = "more than " if best.beyond else ""
-    sentence = f"**{best.policy}** holds the objectives up to {more}**{best.rate:.3g} requests/s**"
-    none = [c.policy for c in found if c.rate <= 0]
+    rates = {one.policy: one.rate for one in found if one.rate}
+    if not rates:
+        return "No policy here meets the objectives at any rate."
+    best, worst = max(rates, key=lambda name: rates[name]), min(rates, key=lambda name: rates[name])
+    more = "more than " if any(one.beyond for one in found if one.policy == best) else ""
+    sentence = f"**{best}** holds the objectives up to {more}**{rates[best]:.3g} requests/s**"
+    none = [one.policy for one in found if not one.rate]
     if none:
-        return f"{sentence}; {' and '.join(f'**{name}**' for name in none)} at no rate that was tried."
-    if best.rate > worst.rate * 1.05:
-        return f"{sentence}, {_times(best.rate / worst.rate)} as much as **{worst.policy}**."
+        return f"{sentence}; {' and '.join(f'**{name}**' for name in none)} at no rate."
+    if len(rates) == 1:
+        return f"{sentence}."
+    if rates[best] > rates[worst] * 1.05:
+        return f"{sentence}, {_times(rates[best] / rates[worst])} as much as **{worst}**."
     return f"{sentence}; the others hold about as much."
+
+
+def pareto(points: Sequence[Point]) -> str:
+    """The trade at both ends, among rates that a replica keeps up with."""
+    known = [p for p in points if p.steady and p.per_gpu and p.per_user]
+    if not known:
+        return "No rate that was tried can be kept up with."
+    most, fast = max(known, key=lambda p: p.per_gpu or 0), max(known, key=lambda p: p.per_user or 0)
+    return (
+        f"A GPU gives at most **{most.per_gpu:,.0f} tokens/s**, with **{most.policy}**, at "
+        f"{most.per_user:.3g} tokens/s for each user; a user gets at most **{fast.per_user:.3g}**, with "
+        f"**{fast.policy}**, at {fast.per_gpu:,.0f} a GPU."
+    )
 
 
 def _percent(share: float) -> str:

@@ -11,11 +11,18 @@ import streamlit as st
 from kvsim.cost import Band
 from kvsim.metrics import DEFINITIONS
 from kvsim.report.palette import TIERS
+from kvsim.report.palette import trust as trusted
 from kvsim.result import Result
 from kvsim.units import format_duration
-from kvsim_app.session import selection, step_error
+from kvsim_app.session import Sources, selection, step_error
 
+_RUN = "a real run"
+_SHARES = (
+    "Shares of this step's time. Measured: kernels timed on such a device; imported: published kernel measurements; "
+    "datasheet: a formula with data-sheet numbers. A run names the worst of those that make a tenth of its mean step."
+)
 _BADGES = {
+    _RUN: ("green", ":material/sensors:"),
     "measured": ("green", ":material/verified:"),
     "imported": ("blue", ":material/library_books:"),
     "datasheet": ("orange", ":material/warning:"),
@@ -29,19 +36,23 @@ def header(title: str, finding: str) -> None:
 
 
 def trust(
-    runs: Mapping[str, Result] | None = None, tiers: Iterable[str] = (), step: tuple[str, Band] | None = None
+    runs: Mapping[str, Result] | None = None, tiers: Iterable[str] = (), step: tuple[Sources, Band] | None = None
 ) -> None:
-    """Device tier and error interval of what is shown: of recorded runs what they say (or `tiers`), of a `step` its
-    own, else of a typical step of the scenario."""
-    scenario = selection().base
+    """How far to trust what is shown: the tiers that `runs` say (or `tiers`), or where the time of a `step` comes from;
+    and its error interval, or a typical step's of the scenario."""
     said: dict[str, list[str]] = {tier: [] for tier in tiers}
+    origin = {}
     for name, result in (runs or {}).items():
         where = result.run.get("provenance") or {}
-        said.setdefault(str(where.get("tier")), []).append(name)
-    if runs is None or set(runs) & set(selection().policies):
-        tier, band = step or step_error(scenario)
-        said = said or {tier: []}
-        width = f"90 % interval of {'this' if step else 'a'} step's time: {interval(band)}"
+        tier = _RUN if where.get("run") else str(where.get("tier"))
+        said.setdefault(tier, []).append(name)
+        origin[tier] = trusted(where, "Of unknown origin.")
+    if step is not None:
+        shares, band = step
+        said = {tier: [f"{share:.0%}"] for tier, share in shares.items() if share >= 0.005}
+        width = f"90 % interval of this step's time: {interval(band)}"
+    elif runs is None or set(runs) & set(selection().policies):
+        width = f"90 % interval of a step's time: {interval(step_error(selection().base)[1])}"
     else:
         width = "recorded runs: their intervals are their own"
     badges = []
@@ -49,8 +60,9 @@ def trust(
         colour, icon = _BADGES.get(tier, ("gray", ":material/help:"))
         of = f" {', '.join(names)}" if len(said) > 1 and names else ""
         badges.append(f":{colour}-badge[{icon} {tier}{of}]")
-    worst = next((tier for tier in ("datasheet", "imported", "measured") if tier in said), "")
-    st.markdown(f"{' '.join(badges)} {_what()} · {width}", help=TIERS.get(worst, "Of unknown origin."))
+    meaning = "  \n".join(origin.get(tier) or TIERS.get(tier, "Of unknown origin.") for tier in said)
+    help = _SHARES if step is not None else meaning
+    st.markdown(f"{' '.join(badges)} {_what()} · {width}", help=help)
 
 
 def interval(band: Band) -> str:

@@ -1,4 +1,4 @@
-"""Simulations beside the page: a few worker processes, a queue, and runs kept by the hash of their scenario."""
+"""Work beside the page: a few worker processes, a queue, and what was made kept by the hash of what was asked."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ WORKERS = max(1, min(2, os.cpu_count() or 1))
 
 @dataclass(eq=False)
 class Job:
-    """One simulation. `state` is waiting, running, done, failed or cancelled; `share` is how much of it is done."""
+    """One task for a scenario (tasks.py), and where what it makes will be. `state` is waiting, running, done, failed or
+    cancelled; `share` is how much of it is done."""
 
+    task: str
     scenario: Scenario
-    folder: Path
+    options: dict[str, str]
+    place: Path
     state: str = "waiting"
     share: float = 0.0
     error: str = ""
@@ -36,7 +39,7 @@ class Job:
 
 @dataclass
 class Pool:
-    """Runs scenarios of one store, `WORKERS` at a time. A scenario that is asked for twice runs once."""
+    """Does tasks for one store, `WORKERS` at a time. What is asked for twice is done once."""
 
     store: Store
     _queue: deque[Job] = field(default_factory=deque)
@@ -47,16 +50,16 @@ class Pool:
         for _ in range(WORKERS):
             threading.Thread(target=self._serve, daemon=True).start()
 
-    def submit(self, scenario: Scenario) -> Job:
-        """The job of a scenario: done at once where its run is kept, cancelled where it was stopped and nobody has said
-        `resume`. Raises InputError where it may not run here."""
+    def submit(self, scenario: Scenario, task: str = "run", **options: str) -> Job:
+        """The job of a scenario: done at once where what it makes is kept, cancelled where it was stopped and nobody
+        has said `resume`. Raises InputError where it may not run here."""
         scenario = self.store.admit(scenario)
-        folder = self.store.place(scenario)
+        place = self.store.place(scenario, task, options)
         with self._news:
-            kept = (folder / "run.json").is_file()
-            job = self._jobs.get(folder)
+            kept = (place / "run.json").is_file() if task == "run" else place.is_file()
+            job = self._jobs.get(place)
             if job is None or job.state == "failed" or (job.state == "done" and not kept):
-                job = self._jobs[folder] = Job(scenario, folder)
+                job = self._jobs[place] = Job(task, scenario, options, place)
                 if kept:
                     job.state, job.share = "done", 1.0
                 else:
@@ -76,8 +79,8 @@ class Pool:
     def resume(self) -> None:
         """What was cancelled may be asked for again."""
         with self._news:
-            for folder in [folder for folder, job in self._jobs.items() if job.state == "cancelled"]:
-                del self._jobs[folder]
+            for place in [place for place, job in self._jobs.items() if job.state == "cancelled"]:
+                del self._jobs[place]
 
     def _serve(self) -> None:
         process = _start()
@@ -94,7 +97,7 @@ class Pool:
             answer = _talk(process, job)
             if answer is None:
                 process.wait()
-                answer = {"error": "the simulation's process ended without an answer: was it out of memory?"}
+                answer = {"error": "the process ended without an answer: was it out of memory?"}
             with self._news:
                 job.process = None
                 if job.state != "cancelled":
@@ -112,7 +115,10 @@ def _start() -> subprocess.Popen[str]:
 def _talk(process: subprocess.Popen[str], job: Job) -> dict[str, str] | None:
     """Send a job and follow it to its end; None where the process died."""
     assert process.stdin and process.stdout
-    question = {"scenario": job.scenario.model_dump(mode="json"), "folder": str(job.folder)}
+    question = {
+        "task": job.task, "scenario": job.scenario.model_dump(mode="json"), "options": job.options,
+        "place": str(job.place),
+    }  # fmt: skip
     try:
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import altair as alt
 import streamlit as st
 
 from kvsim.errors import InputError
 from kvsim_app import session
 from kvsim_app.sidebar import sidebar
 
+CHECK = "KVSIM_CHECK_CHARTS"
+"""environment variable under which charts are checked as they are drawn"""
 # In a folder of another name than "pages", which Streamlit would serve by itself, past this file.
 PAGES = {
     "": [("start", "Start", ":material/home:")],
@@ -37,6 +41,8 @@ PAGES = {
 
 
 def main() -> None:
+    # Altair checks every part of a chart against its schema, a fifth of a page's time: tests do that for all visitors.
+    alt.utils.schemapi.DEBUG_MODE = CHECK in os.environ
     st.set_page_config(page_title="kvsim", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
     session.sync()
     groups = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import polars as pl
 import streamlit as st
@@ -32,13 +33,19 @@ def selected() -> dict[str, Result]:
 
 
 def simulated(scenarios: Mapping[str, Scenario], what: str) -> dict[str, Result]:
-    """A Result per scenario. Draws a progress bar while some are missing; a click elsewhere leaves them running."""
+    """A Result per scenario."""
     jobs = {name: pool().submit(scenario) for name, scenario in scenarios.items()}
+    return {name: session.load(place) for name, place in done(jobs, what).items()}
+
+
+def done(jobs: Mapping[str, Job], what: str) -> dict[str, Path]:
+    """Where the jobs that end well have put what they made. Draws a progress bar while some go on; a click elsewhere
+    leaves them running. The page ends here where there is nothing to show."""
     _wait(jobs, what)
     for name, job in jobs.items():
         if job.state == "failed":
             st.error(f"**{name}**: {job.error}", icon=":material/error:")
-    found = {name: session.load(job.folder) for name, job in jobs.items() if job.state == "done"}
+    found = {name: job.place for name, job in jobs.items() if job.state == "done"}
     if any(job.state == "cancelled" for job in jobs.values()):
         st.info("Stopped. What had finished is kept; **Run** goes on from there.", icon=":material/stop_circle:")
     if jobs and not found and not selection().folders:
@@ -114,7 +121,7 @@ def overheard(name: str, result: Result) -> pl.DataFrame | None:
             return None
         if name not in again or not again[name].requests.equals(result.requests):
             return None
-    return session.events(pool().submit(scenario).folder)
+    return session.events(pool().submit(scenario).place)
 
 
 def welcome() -> None:

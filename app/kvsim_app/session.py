@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from kvsim.cost import Band
+from kvsim.cost import Band, CostModel, StepShape
 from kvsim.errors import InputError
 from kvsim.result import Result
 from kvsim.scenario import Scenario
@@ -104,7 +104,22 @@ def setup(scenario: Scenario) -> Setup:
     return _prepare(store().admit(scenario).model_dump_json())
 
 
-def step_error(scenario: Scenario) -> tuple[str, Band]:
-    """(tier, 90 % band) of a typical step."""
+Sources = dict[str, float]
+"""tier → share of a step's time that comes from there"""
+
+
+def sources(cost: CostModel, shape: StepShape) -> Sources:
+    """Where a step's time comes from, the host's left out, as in the one tier that the cost model gives the step (and
+    runs quote): the worst among terms of at least a tenth."""
+    parts = [part for name, part in cost.parts(shape).items() if name != "host"]
+    total = sum(part.ns for part in parts) or 1.0
+    found: Sources = {}
+    for part in parts:
+        found[part.tier] = found.get(part.tier, 0.0) + part.ns / total
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def step_error(scenario: Scenario) -> tuple[Sources, Band]:
+    """(where the time of a typical step comes from, its 90 % band)."""
     cost = setup(scenario).cost
-    return cost.tier(cost.typical()), cost.error_band(cost.typical())
+    return sources(cost, cost.typical()), cost.error_band(cost.typical())

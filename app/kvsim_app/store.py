@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,12 +98,14 @@ class Store:
             )
         return scenario
 
-    def place(self, scenario: Scenario) -> Path:
-        """Where the run of an admitted scenario is kept: another version, or a changed file, is another run."""
+    def place(self, scenario: Scenario, task: str = "run", options: Mapping[str, str] | None = None) -> Path:
+        """Where what a task makes of an admitted scenario is kept, a run's folder or a file: another version, or a
+        changed trace, is another place."""
         file = Path(scenario.trace)
         stamp = f"{file.stat().st_mtime_ns}" if file.is_file() else ""
-        mark = hashlib.sha256(f"{scenario.key} {__version__} {stamp}".encode()).hexdigest()[:20]
-        return self.inside(f"cache/{mark}")
+        asked = "" if task == "run" else f" {task} {sorted((options or {}).items())}"
+        mark = hashlib.sha256(f"{scenario.key} {__version__} {stamp}{asked}".encode()).hexdigest()[:20]
+        return self.inside(f"cache/{mark}" if task == "run" else f"cache/{mark}.{task}.json")
 
 
 def _check_unpacked(name: str, data: bytes) -> None:

@@ -1,9 +1,8 @@
-"""A process that simulates: one JSON object a line in, one or more out.
+"""A process that computes: one JSON object a line in, one or more out.
 
-In:  {"scenario": {…}, "folder": "…"}
-Out: {"done": 0.4} …, then {"folder": "…"} or {"error": "a sentence"}
-Results are saved at once or not at all, so the app may kill this process at any moment. What was overheard is saved
-first: where there is a Result it is there too.
+In:  {"task": "run", "scenario": {…}, "options": {…}, "place": "…"}
+Out: {"done": 0.4} …, then {"place": "…"} or {"error": "a sentence"}
+What a task makes is written whole or not at all, so the app may kill this process at any moment.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim import InputError, Scenario
-from kvsim.setup import prepare
-from kvsim.simulate import Progress, results, trace_of
-from kvsim_app.overheard import Overheard
+from kvsim_app.tasks import TASKS
 
 _EVERY_S = 0.1
 
@@ -39,20 +36,14 @@ def _answer(job: dict[str, Any], out: Any) -> dict[str, Any]:
             _say(out, {"done": done / total if total else 0.0})
 
     try:
-        simulate(Scenario.model_validate(job["scenario"]), Path(job["folder"]), progress)
+        TASKS[job["task"]](
+            Scenario.model_validate(job["scenario"]), Path(job["place"]), progress, **job.get("options", {})
+        )
     except InputError as error:
         return {"error": str(error)}
     except Exception as error:
         return {"error": f"a bug in kvsim, {type(error).__name__}: {error} (please report it)"}
-    return {"folder": job["folder"]}
-
-
-def simulate(scenario: Scenario, folder: Path, progress: Progress | None = None) -> None:
-    """Run a scenario into a Result folder, and what is overheard on the way into a file beside it."""
-    heard, setup = Overheard(), prepare(scenario)
-    result = results(trace_of(scenario), heard.of(setup), progress)[0]
-    heard.save(folder, result)
-    result.save(folder)
+    return {"place": job["place"]}
 
 
 def _say(out: Any, message: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvsim_app import worker
+from kvsim_app import tasks
 from kvsim_app.selection import Selection
 from kvsim_app.store import Store
 from streamlit.testing.v1 import AppTest
@@ -103,7 +103,7 @@ def test_compare_says_what_a_lossy_policy_costs_in_answers(app: AppTest, store: 
     app.query_params["policies"] = "paged,paged-int4"
     said = {name: str(value[0] if isinstance(value, list) else value) for name, value in app.query_params.items()}
     scenario = store.admit(Selection.from_query(said).scenarios()["paged-int4"])
-    worker.simulate(scenario, store.place(scenario))
+    tasks.run(scenario, store.place(scenario))
     go(app, "compare")
     row = app.dataframe[0].value.set_index("metric").loc["perplexity*"]
     assert row["paged"] == "unchanged" and row["paged-int4"].startswith("+7.")

@@ -100,7 +100,7 @@ def test_a_worker_runs_is_stopped_and_goes_on(tmp_path: Path) -> None:
     while not short.ended and time.monotonic() < until:
         time.sleep(0.05)
     assert (long.state, short.state) == ("cancelled", "done")
-    assert (short.folder / "run.json").is_file() and not long.folder.exists()
+    assert (short.place / "run.json").is_file() and not long.place.exists()
     assert pool.submit(base.replace(limit=3)).state == "done"
     # a page that is drawn again does not start what was stopped; pressing Run does
     assert pool.submit(long.scenario) is long

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
+from kvsim_app.serving import SETTLED, serving
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("streamlit")
@@ -35,23 +29,8 @@ EXPECTED = ("/_stcore/health", "/_stcore/host-config")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("results")
-    command = [sys.executable, "-m", "kvsim", "app", "--results", str(folder), "--port", str(port), "--no-browser"]
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        for _ in range(300):
-            try:
-                urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1).read()
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+    with serving(tmp_path_factory.mktemp("results")) as (address, _):
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +68,7 @@ def page(context: Any) -> Iterator[Any]:
 
 def settled(page: Any) -> None:
     page.wait_for_selector("[data-testid=stMain] h4, [data-testid=stMain] h1")
-    page.wait_for_function("""document.querySelector('[data-testid=stApp]').dataset.testScriptState !== 'running'
-        && !document.querySelector('[data-testid=stSkeleton], [data-testid=stProgress]')""")
+    page.wait_for_function(SETTLED)
 
 
 def test_a_newcomer_compares_policies_in_two_clicks_downloads_and_comes_back(server: str, page: Any) -> None:
@@ -151,10 +129,24 @@ def test_a_click_on_the_pareto_front_opens_its_scenario(server: str, page: Any) 
     page.goto(f"{server}/pareto?{urlencode(QUERY)}")
     settled(page)
     page.locator("[data-testid=stVegaLiteChart] .mark-symbol.role-mark path").last.click()  # the topmost
-    page.get_by_role("button", name="the rate").click()
+    page.get_by_role("button", name="requests/s").click()
     page.wait_for_url("**/compare?**")
     settled(page)
     assert "rate_scale=" in page.url and page.url.endswith("policies=paged")
+
+
+def test_what_is_stopped_stays_stopped_until_run_is_pressed(server: str, page: Any) -> None:
+    long = QUERY | {"trace": "synth:chat?requests=90000", "rate": "12", "policies": "uncached"}
+    del long["duration"]
+    page.goto(f"{server}/compare?{urlencode(long)}")
+    stop = page.get_by_test_id("stMain").get_by_role("button", name="Stop")
+    stop.click()
+    page.get_by_text("Stopped.").wait_for()
+    settled(page)
+    assert not stop.count()
+    page.get_by_test_id("stSidebar").get_by_test_id("stBaseButton-primaryFormSubmit").click()
+    stop.click()
+    page.get_by_text("Stopped.").wait_for()
 
 
 def test_a_bad_file_is_refused_in_a_sentence(server: str, page: Any, tmp_path: Path) -> None:

@@ -40,5 +40,5 @@ def held(rows: Sequence[dict[str, Any]], policies: Sequence[str]) -> alt.LayerCh
 
 def _label(row: dict[str, Any]) -> str:
     if not row["GPUs"]:
-        return "no rate that was tried"
+        return "no rate"
     return f"{row['GPUs']:,} GPU{'s' if row['GPUs'] != 1 else ''}"

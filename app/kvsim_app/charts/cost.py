@@ -64,11 +64,16 @@ def roofline(facts: Facts, dtype: str, dots: Sequence[Dot]) -> alt.LayerChart:
     return alt.layer(line, marks)
 
 
+def part_name(part: str) -> str:
+    """A part of a step as people call it."""
+    return "linear layers" if part == "linear" else part.replace("_", " ")
+
+
 def parts(steps: Mapping[str, Mapping[str, PartCost]]) -> alt.Chart:
     """Time of each step by part, a bar a step."""
     names = list(dict.fromkeys(part for found in steps.values() for part in found))
     rows = [
-        (step, part.replace("_", " "), order, cost.ns / 1e9, cost.error_p95, cost.tier)
+        (step, part_name(part), order, cost.ns / 1e9, cost.error_p95, cost.tier)
         for step, found in steps.items()
         for order, (part, cost) in enumerate((n, found[n]) for n in names if n in found)
     ]
@@ -80,7 +85,7 @@ def parts(steps: Mapping[str, Mapping[str, PartCost]]) -> alt.Chart:
         .encode(
             x=alt.X("seconds:Q", stack="zero", axis=seconds_axis("time of a step")),
             y=alt.Y("step:N", sort=list(steps), title=None, axis=alt.Axis(labelLimit=240)),
-            color=palette([name.replace("_", " ") for name in names], "part", columns=5),
+            color=palette([part_name(name) for name in names], "part", columns=5),
             order="order:Q",
             tooltip=[
                 "step:N",

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.report import data
 from kvsim.result import Result
-from kvsim_app.charts.style import BAD, HEIGHT, SERIES, log_axis, log_scale, records, seconds_axis, series
+from kvsim_app.charts.style import BAD, HEIGHT, SERIES, log_axis, log_scale, records, seconds_axis, series, share_axis
 
 Runs = Mapping[str, Result]
 
@@ -32,7 +32,7 @@ def cdf(runs: Runs, metric: str) -> alt.Chart:
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
             x=alt.X("value:Q", scale=log_scale(values), axis=seconds_axis(METRICS[metric], values)),
-            y=alt.Y("share:Q", axis=alt.Axis(format="%", title="share at most"), scale=alt.Scale(domain=[0, 1])),
+            y=alt.Y("share:Q", axis=share_axis("share at most"), scale=alt.Scale(domain=[0, 1])),
             color=series(runs),
             tooltip=[
                 alt.Tooltip("run:N"),

@@ -55,17 +55,17 @@ def curve(
 
 
 def pareto(points: Sequence[Point]) -> alt.Chart:
-    """Tokens a second of a GPU against those of a user; a click on a point selects it (`point`)."""
+    """Tokens a second of a GPU against those of a user, at rates that a replica keeps up with; a click on a point
+    selects it (`point`)."""
     names = list(dict.fromkeys(point.policy for point in points))
-    known = [p for p in points if p.per_user is not None and p.per_gpu is not None]
+    known = [p for p in points if p.steady and p.per_user is not None and p.per_gpu is not None]
     source = records(
         run=[p.policy for p in known],
         rate=np.array([p.rate for p in known], float),
-        scale=[p.scale for p in known],
         user=np.array([p.per_user for p in known], float),
         gpu=np.array([p.per_gpu for p in known], float),
     )
-    pick = alt.selection_point(name="point", fields=["run", "scale"], on="click")
+    pick = alt.selection_point(name="point", fields=["run", "rate"], on="click")
     return (
         alt.Chart(source, height=420)
         .mark_line(point=alt.OverlayMarkDef(size=110, filled=True), strokeWidth=1.5, strokeOpacity=0.6)

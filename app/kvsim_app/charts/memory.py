@@ -13,7 +13,7 @@ from kvsim.report import data
 from kvsim.report.palette import MEMORY, SERIES
 from kvsim.result import Result
 from kvsim.units import format_bytes
-from kvsim_app.charts.style import GREY, HEIGHT, bytes_axis, categories, clock, palette, records
+from kvsim_app.charts.style import GREY, HEIGHT, bytes_axis, categories, clock, palette, records, share_axis
 
 Runs = Mapping[str, Result]
 Float = NDArray[np.float64]
@@ -45,7 +45,7 @@ def over_time(result: Result) -> alt.Chart | None:
             y=alt.Y(
                 "share:Q",
                 stack="zero",
-                axis=alt.Axis(format="%", title="of the KV pool"),
+                axis=share_axis("of the KV pool"),
                 scale=alt.Scale(domain=[0, 1]),
             ),
             color=categories(shown),
@@ -72,7 +72,7 @@ def bars(runs: Runs) -> alt.Chart:
             x=alt.X(
                 "share:Q",
                 stack="zero",
-                axis=alt.Axis(format="%", title="of the KV pool, mean over time"),
+                axis=share_axis("of the KV pool, mean over time"),
                 scale=alt.Scale(domain=[0, 1]),
             ),
             y=alt.Y("run:N", sort=list(runs), title=None, axis=alt.Axis(labelLimit=200)),

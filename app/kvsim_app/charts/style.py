@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks
+from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks, percent_ticks
 from kvsim.report.palette import MEMORY, SERIES
 
 Float = NDArray[np.float64]
@@ -54,7 +54,12 @@ def palette(names: Sequence[str], field: str, title: str | None = None, columns:
 
 def clock(title: str, high_s: float) -> alt.Axis:
     """An axis of time since the start, with labels at round minutes and hours."""
-    return alt.Axis(title=title, labelExpr=DURATION, values=[at for at, _ in clock_ticks(high_s, 9)])
+    return alt.Axis(title=title, labelExpr=duration(60), values=[at for at, _ in clock_ticks(high_s, 9)])
+
+
+def share_axis(title: str) -> alt.Axis:
+    """An axis of shares from 0 to all, in quarters."""
+    return alt.Axis(title=title, format="%", values=[share for share, _ in percent_ticks()])
 
 
 def zoomed_clock(title: str) -> alt.Axis:
@@ -63,9 +68,12 @@ def zoomed_clock(title: str) -> alt.Axis:
 
 
 def seconds_axis(title: str, values: Float | Sequence[float] = ()) -> alt.Axis:
-    """An axis of seconds, written as a person would: 20 ms, 1.5 s, 3 min. With `values`: of their `log_scale`."""
-    ticks = {"values": [tick for tick, _ in log_ticks(*_span(values))]} if len(values) else {"tickCount": 6}
-    return alt.Axis(title=title, labelExpr=DURATION, labelOverlap="greedy", **ticks)
+    """An axis of seconds, written as a person would: 20 ms, 1.5 s, 3 min. With `values`: of their `log_scale`, whose
+    labels stay round in seconds (1,000 s)."""
+    if len(values):
+        ticks = [tick for tick, _ in log_ticks(*_span(values))]
+        return alt.Axis(title=title, labelExpr=duration(86_400), labelOverlap="greedy", values=ticks)
+    return alt.Axis(title=title, labelExpr=duration(120), labelOverlap="greedy", tickCount=6)
 
 
 def number_axis(title: str, unit: str = "", **more: Any) -> alt.Axis:
@@ -102,12 +110,17 @@ def bytes_axis(title: str, high: float, log_from: float = 0.0) -> alt.Axis:
     return alt.Axis(title=title, labelExpr=BYTES, values=values)
 
 
-DURATION = (
-    "datum.value == 0 ? '0' : datum.value < 0.9999e-3 ? format(datum.value * 1e6, '.3~r') + ' µs'"
-    " : datum.value < 0.9999 ? format(datum.value * 1e3, '.3~r') + ' ms'"
-    " : datum.value < 119.9 ? format(datum.value, '.3~r') + ' s'"
-    " : datum.value < 7199 ? format(datum.value / 60, '.3~r') + ' min' : format(datum.value / 3600, '.3~r') + ' h'"
-)
+def duration(minutes_from_s: float) -> str:
+    """A label in µs, ms and s, from so many seconds on in minutes and hours."""
+    return (
+        "datum.value == 0 ? '0' : datum.value < 0.9999e-3 ? format(datum.value * 1e6, '.3~r') + ' µs'"
+        " : datum.value < 0.9999 ? format(datum.value * 1e3, '.3~r') + ' ms'"
+        f" : datum.value < {minutes_from_s * 0.9999} ? format(datum.value, ',.3~r') + ' s'"
+        " : datum.value < 3599.9 ? format(datum.value / 60, '.3~r') + ' min'"
+        " : format(datum.value / 3600, '.3~r') + ' h'"
+    )
+
+
 CLOCK = (
     "datum.value < 60 ? format(datum.value, '.4~r') + ' s'"
     " : (datum.value < 3600 ? '' : floor(datum.value / 3600) + ':')"

@@ -136,7 +136,7 @@ def _pool(result: Result, low: float, high: float) -> alt.Chart:
     whole = alt.Scale(domain=[low, high], nice=False)
     return (
         alt.Chart(filled, height=70)
-        .mark_area(interpolate="step-after", color=SERIES[0], opacity=0.7)
+        .mark_area(interpolate="step-after", color=SERIES[0], opacity=0.7, clip=True)
         .encode(
             x=alt.X("t:Q", scale=whole, axis=zoomed_clock("time: drag here to zoom")),
             y=alt.Y("value:Q", axis=alt.Axis(format="%", title="KV used", tickCount=3)),

@@ -8,21 +8,22 @@ import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
 from kvsim_app.charts import answer as charts
-from kvsim_app.objectives import curve
+from kvsim_app.objectives import ask_limits, held, planned, rate
 from kvsim_app.session import selection, step_error
 
 Row = dict[str, Any]
 
 
 def page() -> None:
+    planned()
     place = st.container()
-    found = curve()
+    ask_limits()
     left, right = st.columns(2)
     target = left.number_input(
         "Requests a second to serve",
         0.01,
         1e6,
-        float(f"{found.rate * 8:.2g}"),
+        float(f"{rate() * 8:.2g}"),
         key="target",
         help="All replicas together. It starts at eight times the traffic's own rate.",
     )
@@ -36,11 +37,12 @@ def page() -> None:
         placeholder="yours, for the cost of a token",
         help="In any currency. There is no built-in list: prices change by the week.",
     )
+    found = held()
     _, band = step_error(selection().base)
-    sentence, rows = findings.answer(found.capacities, target, found.gpus, price, band)
+    sentence, rows = findings.answer(found, target, price, band)
     with place:
         frame.header("Answer", sentence)
-        frame.trust(tiers=found.tiers)
+        frame.trust(tiers={str(one.candidate.tier) for one in found})
     if not rows:
         return
     _numbers(rows[0])
@@ -50,35 +52,47 @@ def page() -> None:
         "What a replica holds",
         "Line: the 90 % interval. Step times that are all off by a factor move the rate by its inverse.",
     )
-    table = pl.DataFrame(rows, infer_schema_length=None).drop("low", "high")
-    st.dataframe(
-        table,
-        hide_index=True,
-        width="stretch",
-        column_config={
-            "rate held": st.column_config.NumberColumn(
-                "requests/s held", format="%.3g", help="by one replica, within the objectives"
-            ),
-            "headroom": st.column_config.NumberColumn(format="percent", help="of all replicas over the rate to serve"),
-            "cost": st.column_config.NumberColumn("per M output tokens", format="%.2f"),
-            "why": st.column_config.TextColumn(width="large"),
-        },
-    )
+    st.table(_table(rows))
+    requests = max(one.candidate.requests for one in found)
     st.caption(
-        "Traffic is sped up by starting conversations closer together; people think as long as before. The estimate "
-        "is that of one replica times their number; a router's imbalance comes on top."
+        f"As `kvsim plan` answers it: steady traffic, repeated for ever, with {requests:,} requests judged at every "
+        "rate, whatever duration the other pages look at. The estimate is that of one replica times their number; a "
+        "router's imbalance comes on top. " + " ".join(dict.fromkeys(f"{n}." for one in found for n in one.notes))
     )
-    frame.download(table, "answer")
+    frame.download(pl.DataFrame(rows, infer_schema_length=None), "answer")
+
+
+def _table(rows: list[Row]) -> pl.DataFrame:
+    """Rows as a person reads them."""
+    return pl.DataFrame(
+        [
+            {
+                "policy": row["policy"],
+                "GPUs": _text(row["GPUs"], ","),
+                "requests/s held": _text(row["rate held"], ".3g"),
+                "90 % interval": f"{row['low']:.3g} to {row['high']:.3g}" if row["low"] else "–",
+                "headroom": _text(row["headroom"], ".0%"),
+                "per M output tokens": _text(row["cost"], ",.2f"),
+                "kWh per M tokens": _text(row["energy"], ".2g"),
+                "what gives way first": f"**{row['limited by'] or 'no rate'}**: {row['why']}",
+            }
+            for row in rows
+        ]
+    )
+
+
+def _text(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 def _numbers(best: Row) -> None:
     columns = st.columns(4)
-    rate = best["rate held"]
+    holds = best["rate held"]
     columns[0].metric("GPUs", best["GPUs"] if best["GPUs"] is not None else "none")
     columns[1].metric(
         "Rate held by a replica",
-        f"{rate:.3g} /s" if rate else "none",
-        help=f"90 % interval {best['low']:.3g} to {best['high']:.3g}" if rate else None,
+        f"{holds:.3g} /s" if holds else "none",
+        help=f"90 % interval {best['low']:.3g} to {best['high']:.3g}" if holds else None,
     )
     columns[2].metric(
         "Headroom",
@@ -91,7 +105,6 @@ def _numbers(best: Row) -> None:
         f"{cost:,.2f}" if cost is not None else "–",
         help="Put in the price of a GPU and hour to see it." if cost is None else None,
     )
-    st.caption(f"What gives way first: **{best['limited by']}**; {best['why']}.")
 
 
 page()

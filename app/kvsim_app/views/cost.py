@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 import streamlit as st
 from kvsim_app import frame, physics
 from kvsim_app.charts import cost as charts
 from kvsim_app.frame import duration
-from kvsim_app.session import selection, setup
+from kvsim_app.session import selection, setup, sources
 
+from kvsim.cost import PartCost
 from kvsim.device import DeviceProfile
 from kvsim.precision import canonical
 from kvsim.report.palette import TIERS
@@ -59,10 +62,10 @@ def page() -> None:
             (
                 f"A step of **{last}** takes **{duration(total / 1e9)}** ({duration(total * band.low / 1e9)} to "
                 f"{duration(total * band.high / 1e9)} with 90 %), {parts[last][most].ns / total:.0%} of it in "
-                f"**{most.replace('_', ' ')}**."
+                f"**{charts.part_name(most)}**."
             ),
         )
-        frame.trust(step=(made.cost.tier(steps[last]), band))
+        frame.trust(step=(sources(made.cost, steps[last]), band))
     frame.show(
         charts.parts(parts),
         "cost-parts",
@@ -100,12 +103,12 @@ def page() -> None:
     frame.download(table, "cost")
 
 
-def _table(parts: dict) -> pl.DataFrame:
+def _table(parts: Mapping[str, PartCost]) -> pl.DataFrame:
     total = sum(cost.ns for cost in parts.values()) or 1.0
     return pl.DataFrame(
         [
             {
-                "part": name.replace("_", " "),
+                "part": charts.part_name(name),
                 "time": duration(cost.ns / 1e9),
                 "share": cost.ns / total,
                 "tier": cost.tier,

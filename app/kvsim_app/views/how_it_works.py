@@ -40,10 +40,11 @@ def page() -> None:
     with place:
         st.subheader("How it works", anchor=False)
     chapters[name](model)
-    tier, band = step_error(base.replace(policy="paged"))
+    shares, band = step_error(base.replace(policy="paged"))
+    tiers = ", ".join(f"{share:.0%} {tier}" for tier, share in shares.items() if share >= 0.005)
     st.caption(
-        f"For **{base.model}** on **{base.device}**, as set in the sidebar. Times are the cost model's: tier "
-        f"**{tier}**, {frame.interval(band)} (90 %)."
+        f"For **{base.model}** on **{base.device}**, as set in the sidebar. Times are the cost model's: of a typical "
+        f"step **{tiers}**, {frame.interval(band)} (90 %)."
     )
 
 

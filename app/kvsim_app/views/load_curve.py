@@ -8,45 +8,31 @@ import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
 from kvsim_app.charts import load as charts
-from kvsim_app.objectives import curve
+from kvsim_app.objectives import ask_limits, held, planned, points
 
 
 def page() -> None:
+    planned()
     place = st.container()
-    found = curve()
+    limits = ask_limits()
+    found, tried = held(), points()
     with place:
-        frame.header("Load curve", findings.load_curve(found.capacities))
-        frame.trust(tiers=found.tiers)
-    knees = {capacity.policy: capacity.rate for capacity in found.capacities if not capacity.beyond}
+        frame.header("Load curve", findings.load_curve(found))
+        frame.trust(tiers={point.tier for point in tried})
+    knees = {one.policy: one.rate for one in found if one.rate and not one.beyond}
     st.caption("Dashed orange: the objective. Dotted, in a policy's colour: the rate up to which it holds all of them.")
-    left, right = st.columns(2)
-    with left:
-        frame.show(
-            charts.curve(found.points, "ttft_p99", "TTFT p99", found.limits["ttft_p99"], knees),
-            "load-ttft",
-            "Time to first token",
-            frame.definitions("TTFT"),
-        )
-        frame.show(
-            charts.curve(found.points, "itl_p99", "ITL p99", None, knees),
-            "load-itl",
-            "Time between tokens",
-            frame.definitions("ITL"),
-        )
-    with right:
-        frame.show(
-            charts.curve(found.points, "tpot_p99", "TPOT p99", found.limits["tpot_p99"], knees),
-            "load-tpot",
-            "Time per output token",
-            frame.definitions("TPOT"),
-        )
-        frame.show(
-            charts.curve(found.points, "goodput", "requests/s", None, knees),
-            "load-goodput",
-            "Goodput",
-            frame.definitions("goodput"),
-        )
-    frame.download(pl.DataFrame([asdict(point) for point in found.points]), "load-curve")
+    panels = (
+        ("ttft_p99", "TTFT p99", limits["ttft_p99"], "Time to first token", "TTFT"),
+        ("tpot_p99", "TPOT p99", limits["tpot_p99"], "Time per output token", "TPOT"),
+        ("itl_p99", "ITL p99", None, "Time between tokens", "ITL"),
+        ("goodput", "requests/s", None, "Goodput", "goodput"),
+    )
+    columns = st.columns(2)
+    for number, (metric, axis, limit, title, term) in enumerate(panels):
+        with columns[number % 2]:
+            chart = charts.curve(tried, metric, axis, limit, knees)
+            frame.show(chart, f"load-{metric}", title, frame.definitions(term))
+    frame.download(pl.DataFrame([asdict(point) for point in tried]), "load-curve")
 
 
 page()
