@@ -199,7 +199,8 @@ def test_a_busy_machine_is_named(p80: float, warns: bool, tmp_path: Path, capsys
     from kvsim_calibration.backends.summary import report
 
     store, out = Store(tmp_path / "x.rows.jsonl"), tmp_path / "x.json"
-    store.describe({"backend": "torch", "name": "x", "torch": "2", "cores": 1, "dtypes": ["fp32"]})
+    store.describe({"backend": "torch", "name": "x", "torch": "2", "cores": 1, "dtypes": ["fp32"],
+                    "device": "cpu"})
     store.add({"case": "a", "visit": 0, "family": "ceiling", "what": "read", "bytes": 1, "ns": 1.0, "p20": 1.0,
                "p80": p80})
     out.write_text("{}")
@@ -207,10 +208,17 @@ def test_a_busy_machine_is_named(p80: float, warns: bool, tmp_path: Path, capsys
     assert ("machine was busy" in capsys.readouterr().out) is warns
 
 
-def test_a_case_is_the_median_of_its_visits() -> None:
-    rows = [{"case": "a", "visit": i, "family": "linear", "ns": ns, "p20": ns, "p80": 1.2 * ns}
+@pytest.mark.parametrize(("device", "time"), [("cuda:0", 11.0), ("cpu", 9.0)])
+def test_a_case_is_the_median_of_its_visits_or_the_least_where_others_run(
+    device: str, time: float, tmp_path: Path
+) -> None:
+    rows = [{"case": "a", "visit": i, "family": "linear", "ns": ns, "p20": 0.9 * ns, "p80": 1.1 * ns}
             for i, ns in enumerate((10.0, 90.0, 11.0))]
-    assert [row["ns"] for row in measured.merged([*rows, {"case": "b", "failed": "x"}])] == [11.0]
+    store = Store(tmp_path / "x.rows.jsonl")
+    store.describe({"backend": "torch", "device": device})
+    for row in [*rows, {"case": "b", "failed": "x"}]:
+        store.add(row)
+    assert [row["ns"] for row in measured.merged(store)] == [time]
     spread = measured.spread(rows)
     assert spread.samples == pytest.approx(0.2) and spread.visits == pytest.approx(80 / 11)
 

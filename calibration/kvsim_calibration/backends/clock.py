@@ -78,6 +78,12 @@ def _samples(launches: Sequence[Launch], wait: Callable[[], None], inner: int, w
     return samples
 
 
+def undisturbed(samples: Sequence[float], device: str) -> float:
+    """What a launch or step takes by these repeats: the median; on a CPU, where whatever else runs adds time and
+    nothing takes any away, the 20th percentile."""
+    return float(np.percentile(samples, 20 if device == "cpu" else 50))
+
+
 def steady(samples: Sequence[float]) -> bool:
     """Whether most samples agree."""
     p20, median, p80 = np.percentile(samples, [20, 50, 80])

@@ -28,7 +28,7 @@ class HostTime:
 
 def host_time(profile: DeviceProfile, store: Store) -> HostTime | None:
     """None where no whole step was measured."""
-    rows = [row for row in merged(store.rows) if row["family"] == "step"]
+    rows = [row for row in merged(store) if row["family"] == "step"]
     if not rows:
         return None
     predicted = np.array([_predicted(profile, row) for row in rows])

@@ -1,8 +1,8 @@
 """The loop: visits to cases in turn, each on disk before the next, until all are made or the budget is spent.
 
-A case is visited several times, far apart, and its time is the median of the visits: what else ran on the machine for
-some seconds spoils one visit of many cases, not all of one. Cases of one level come in a scattered order for the same
-reason. Coarse levels come first, and their second visit before the third level's first."""
+A case is visited several times, far apart, and its time is made of all visits (measured.py): what else ran on the
+machine for some seconds spoils one visit of many cases, not all of one. Cases of one level come in a scattered order
+for the same reason. Coarse levels come first, and their second visit before the third level's first."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def visited(case: Case, visit: int, run: Run, store: Store) -> dict[str, Any]:
             raise InputError(f"{row['failed']}, at {case.name}: the rows are kept, go on with --resume") from None
     else:
         row.update({column: timing.median for column, timing in timings.items()})
+        row.update({f"{column}_p20": timing.p20 for column, timing in timings.items() if column != "ns"})
         row.update(p20=timings["ns"].p20, p80=timings["ns"].p80, samples=timings["ns"].samples)
     store.add(row)
     return row

@@ -58,7 +58,7 @@ def report(profile: DeviceProfile, store: Store, outcome: Outcome | None, out: P
 def achieved(store: Store, ceilings: dict[str, float]) -> list[dict[str, Any]]:
     """For each kernel the best speed reached (every byte once, in bytes/s, or FLOP/s) and its share of the ceiling."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in measured.merged(store.rows):
+    for row in measured.merged(store):
         if row["family"] in _WORK:
             name, work, unit, ceiling = _WORK[row["family"]](row, ceilings)
             speed = work / row["ns"] * 1e9
