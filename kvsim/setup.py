@@ -76,6 +76,14 @@ def host_of(engine: EngineProfile, tp: int, ep: int) -> HostOverhead:
     return replace(host, exposed_ns=host.exposed_ns + engine.host.exposed_lockstep_ns) if ep > tp else host
 
 
+def exchanging(device: DeviceProfile, tp: int, ep: int) -> DeviceProfile:
+    """The device as replicas of one GPU that share experts see it: NCCL gathers and scatters their tokens, and that is in
+    no table. The all-reduce tables are of vLLM's own kernel, so the data sheet's form stands in."""
+    if not tp == 1 < ep:
+        return device
+    return device.model_copy(update={"curves": device.curves.model_copy(update={"collective": ()})})
+
+
 def prepare(scenario: Scenario) -> Setup:
     """Resolve a scenario. Raises InputError that names the flag or name that is wrong."""
     if scenario.speculative:
@@ -97,9 +105,9 @@ def prepare(scenario: Scenario) -> Setup:
         weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
         attention=spec.attention, block_size=spec.block_size if spec.layout == "paged" else 0,
     )
-    host = host_of(engine, scenario.tp, scenario.ep)
-    cost = CostModel(kernels, device, host) if scenario.pp == 1 else PipelineCost(
-        kernels, device, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
+    host, seen = host_of(engine, scenario.tp, scenario.ep), exchanging(device, scenario.tp, scenario.ep)
+    cost = CostModel(kernels, seen, host) if scenario.pp == 1 else PipelineCost(
+        kernels, seen, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
     limits = Limits(
         sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens * scenario.pp,
         chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,

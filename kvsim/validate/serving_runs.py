@@ -20,7 +20,7 @@ from kvsim.device import catalogue
 from kvsim.errors import InputError
 from kvsim.memory import plan_memory
 from kvsim.scenario import Scenario
-from kvsim.setup import Setup, host_of, prepare
+from kvsim.setup import Setup, exchanging, host_of, prepare
 from kvsim.simulate import results
 from kvsim.trace import Trace, load
 from kvsim.trace.files import Member, open_source
@@ -115,8 +115,8 @@ class MeasuredRun:
         if not told.get("enable_expert_parallel"):
             raise InputError(f"{self.name}: {count} replicas without expert parallelism are {count} runs, not one")
         ep = scenario.tp * count
-        host = host_of(setup.engine, scenario.tp, ep)
-        one_cost = CostModel.of(setup.model, setup.device, host, tp=scenario.tp, ep=ep, dp=count)
+        host, device = host_of(setup.engine, scenario.tp, ep), exchanging(setup.device, scenario.tp, ep)
+        one_cost = CostModel.of(setup.model, device, host, tp=scenario.tp, ep=ep, dp=count)
         cost = Lockstep.over(count, one_cost)
         one = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,
                           max_num_seqs=scenario.max_num_seqs,

@@ -87,6 +87,13 @@ def test_tensor_parallel_pays_for_its_reductions() -> None:
     assert "allreduce" in setup(tp=2).cost.parts(shape(64)) and "allreduce" not in setup().cost.parts(shape(64))
 
 
+def test_tokens_of_shared_experts_are_gathered_by_nccl() -> None:
+    """Which is in no table: tables of all-reduce are of vLLM's kernel. Within a tensor-parallel group it is reduced."""
+    gathered, reduced = (setup(model="qwen3-30b-a3b", tp=tp, ep=ep).cost.parts(shape(64))["allreduce"]
+                         for tp, ep in ((1, 2), (2, 2)))
+    assert (gathered.tier, reduced.tier) == ("datasheet", "imported")
+
+
 def test_replicas_that_share_experts_agree_on_every_step() -> None:
     """Which takes the engine's constant; experts that are split inside one replica have nobody to agree with."""
     alone, inside, together = (setup(model="qwen3-30b-a3b", tp=tp, ep=ep).cost.host.exposed_ns
