@@ -75,12 +75,14 @@ class Sequence:
         return f"Sequence(row={self.row}, {self.prompt}+{self.output}, computed={self.computed}, base={self.base})"
 
 
-@dataclass(frozen=True, slots=True)
 class Transfer:
     """Bytes that move over the link to a second tier. `seq` waits for them; None: nobody does."""
 
-    bytes: int
-    seq: Sequence | None = None
+    __slots__ = ("bytes", "seq")
+
+    def __init__(self, bytes: int, seq: Sequence | None = None) -> None:
+        self.bytes = bytes
+        self.seq = seq
 
 
 @dataclass(slots=True)

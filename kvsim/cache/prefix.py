@@ -109,8 +109,9 @@ class PrefixPaged(Paged):
     # -- finding ----------------------------------------------------------------------------------------------------
 
     def match(self, seq: Sequence) -> int:
-        found = self._find(seq)
-        self._match = (seq, found)
+        if self._match is None or self._match[0] is not seq:
+            self._match = (seq, self._find(seq))
+        found = self._match[1]
         return (found[-1][2] if found else 0) * self.block_size
 
     def _find(self, seq: Sequence) -> list[tuple[Run, int, int]]:

@@ -8,9 +8,8 @@ one stream). The link is first in, first out, so nothing is read back before it 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from kvsim.cache.base import Allocator, MemoryStats, Sequence, Transfer
+from kvsim.cache.host_blocks import HostBlocks
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import PrefixPaged
 from kvsim.cache.retention import Retention
@@ -42,8 +41,7 @@ class Tiered(Allocator):
         self.dropped_bytes = 0
         self._swapped: dict[Sequence, int] = {}
         """swapped sequence → its tokens"""
-        self._blocks: OrderedDict[tuple[int, int], None] = OrderedDict()
-        """prefix blocks (content id, block) in host memory, the next to go first"""
+        self._blocks = HostBlocks()
         self._swapped_bytes = 0
         if isinstance(inner, PrefixPaged):
             inner.evicted = self._evicted
@@ -61,19 +59,13 @@ class Tiered(Allocator):
         return getattr(self.inner, "evicted_blocks", 0)
 
     def host_bytes(self) -> int:
-        return self._swapped_bytes + len(self._blocks) * self.block_bytes
+        return self._swapped_bytes + self._blocks.count * self.block_bytes
 
     # -- going out --------------------------------------------------------------------------------------------------
 
     def _evicted(self, id: int, first: int, last: int) -> None:
         """Blocks [first, last) of a content leave the device: they go out unless they are out already."""
-        blocks = self._blocks
-        before = len(blocks)
-        for block in range(first, last):
-            key = (id, block)
-            blocks[key] = None
-            blocks.move_to_end(key)
-        new = len(blocks) - before
+        new = self._blocks.use(id, first, last)
         if new:
             self._send(new * self.block_bytes)
             self._make_room(0)
@@ -84,11 +76,11 @@ class Tiered(Allocator):
 
     def _make_room(self, size: int) -> bool:
         """Drop the prefix blocks unused for longest until `size` more fit."""
-        blocks = self._blocks
-        over = self._swapped_bytes + len(blocks) * self.block_bytes + size - self.tier.bytes
-        drop = min(len(blocks), -(-over // self.block_bytes)) if over > 0 else 0
-        for _ in range(drop):
-            blocks.popitem(last=False)
+        over = self.host_bytes() + size - self.tier.bytes
+        if over <= 0:
+            return True
+        drop = min(self._blocks.count, -(-over // self.block_bytes))
+        self._blocks.drop(drop)
         self.dropped_bytes += drop * self.block_bytes
         return over <= drop * self.block_bytes
 
@@ -121,13 +113,14 @@ class Tiered(Allocator):
 
     def _in_host(self, seq: Sequence, begin: int) -> int:
         """How many blocks of `seq` from `begin` on host memory holds without a gap."""
-        if not self._blocks or not isinstance(self.inner, PrefixPaged):
+        inner = self.inner
+        if not self._blocks.count or not isinstance(inner, PrefixPaged):
             return 0
-        at, limit = begin, (seq.tokens - 1) // self.inner.block_size
-        for id, first, count in self.inner.content(seq):
+        at, limit = begin, (seq.tokens - 1) // inner.block_size
+        for id, first, count in inner.content(seq):
             end = min(first + count, limit)
-            while first <= at < end and (id, at) in self._blocks:
-                at += 1
+            if first <= at < end:
+                at = self._blocks.reach(id, at, end)
             if at < end or at >= limit:
                 break
         return at - begin
@@ -157,8 +150,8 @@ class Tiered(Allocator):
         """Blocks [begin, end) of `seq` were wanted: they stay in host memory longest."""
         assert isinstance(self.inner, PrefixPaged)
         for id, first, count in self.inner.content(seq):
-            for at in range(max(first, begin), min(first + count, end)):
-                self._blocks.move_to_end((id, at))
+            if first + count > begin:
+                self._blocks.use(id, max(first, begin), min(first + count, end))
             if first + count >= end:
                 return
 
@@ -207,6 +200,7 @@ class Tiered(Allocator):
 
     def check(self) -> None:
         self.inner.check()
+        self._blocks.check()
         assert self._swapped_bytes == sum(self._held(tokens) for tokens in self._swapped.values())
         assert self.host_bytes() <= self.tier.bytes
         assert self.out_bytes == self.in_bytes + self.dropped_bytes + self.host_bytes()
