@@ -77,8 +77,8 @@ def host_of(engine: EngineProfile, tp: int, ep: int) -> HostOverhead:
 
 
 def exchanging(device: DeviceProfile, tp: int, ep: int) -> DeviceProfile:
-    """The device as replicas of one GPU that share experts see it: NCCL gathers and scatters their tokens, and that is in
-    no table. The all-reduce tables are of vLLM's own kernel, so the data sheet's form stands in."""
+    """The device as replicas of one GPU that share experts see it: NCCL gathers and scatters their tokens, and that is
+    in no table. The all-reduce tables are of vLLM's own kernel, so the data sheet's form stands in."""
     if not tp == 1 < ep:
         return device
     return device.model_copy(update={"curves": device.curves.model_copy(update={"collective": ()})})

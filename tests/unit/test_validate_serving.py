@@ -18,7 +18,7 @@ from kvsim.errors import InputError
 from kvsim.interval import ends, interval
 from kvsim.memory import plan_memory
 from kvsim.model import load_model
-from kvsim.validate.serving import validate_cases
+from kvsim.validate.serving import _before_engine_s, validate_cases
 from kvsim.validate.serving_runs import validate_runs
 from kvsim.validate.step import validate_step
 from kvsim.validate.workload import recorded, trace_of_case
@@ -52,6 +52,20 @@ def test_rates_are_in_the_cases_own_convention(tmp_path: Path) -> None:
     assert both.predicted == pytest.approx(2 * one.predicted)
     assert per_gpu.predicted == pytest.approx(one.predicted)
     assert one.interval is not None and one.interval[0] < one.predicted < one.interval[1]
+
+
+def test_a_client_of_vllm_waits_for_the_tokenizer(tmp_path: Path) -> None:
+    """In TTFT and in nothing else; other engines' benchmarks, and recorded workloads, send token ids."""
+    work = {**WORK, "input_len": 20_000, "num_requests": 1}
+    vllm, other, tpot = validate_cases(file(
+        tmp_path, *(case(metric_id=metric, engine_id=engine, engine_version=None, workload=work)
+                    for metric, engine in (("ttft_mean", "vllm-1"), ("ttft_mean", "trtllm"), ("tpot_mean", "vllm-1")))
+    )).rows  # fmt: skip
+    assert _before_engine_s(case(metric_id="ttft_mean", workload=work)) == pytest.approx(0.1)
+    assert vllm.interval is not None and vllm.interval[0] > 0.1 and vllm.predicted > 0.1
+    assert _before_engine_s(case(metric_id="tpot_mean", workload=work)) == 0 < tpot.predicted
+    assert _before_engine_s(case(metric_id="ttft_mean", engine_id="trtllm", workload=work)) == 0 < other.predicted
+    assert _before_engine_s(case(metric_id="ttft_mean", workload={**work, "arrival": "trace"})) == 0
 
 
 def test_only_what_nobody_states_is_skipped(tmp_path: Path) -> None:
