@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from kvsim_kernels.__main__ import main
+from kvsim_kernels.commands import gpu
 from kvsim_kernels.speed import run as runner
 from kvsim_kernels.speed.points import Launch, Point, Subject, points
 from kvsim_kernels.speed.record import Record
@@ -166,6 +167,12 @@ def test_without_a_gpu_one_sentence_and_exit_2(command: str, capsys: pytest.Capt
     assert main([command]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: timing kernels needs an NVIDIA GPU") and err.count("\n") == 1
+
+
+def test_what_calibrating_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "polars.py").write_text("raise ModuleNotFoundError(\"No module named 'polars'\")")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert gpu.lacking() == "ModuleNotFoundError: No module named 'polars'"
 
 
 def test_every_row_is_json(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ that fails on a new chip does not hide what the others do there.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import os
 import subprocess
@@ -52,7 +51,7 @@ def run(asked: argparse.Namespace) -> int:
         compiled(device)
     missing = lacking()
     if missing:
-        print(f"no profile will be made: {missing} is not installed here", file=sys.stderr, flush=True)
+        print(f"no profile will be made: {missing}", file=sys.stderr, flush=True)
     codes = []
     for name, share in (("check", 1.0), ("bench", 1.0 if missing or asked.tiny else 1 - CALIBRATION)):
         out = asked.out / f"{name}.jsonl"
@@ -98,9 +97,11 @@ def stage(command: list[str], seconds: float) -> int:
 
 
 def lacking() -> str:
-    """The first module that calibrating needs and that is not installed; empty if there is none."""
-    names = ("kvsim_calibration", "kvsim", "scipy", "polars", "pydantic", "typer", "rich")
-    return next((name for name in names if importlib.util.find_spec(name) is None), "")
+    """What Python says of the first module that calibrating needs and that is not there; empty if there is none."""
+    modules = ("scipy", "kvsim_calibration.cli", *(f"kvsim_calibration.backends.{x}" for x in ("cudarun", "summary")))
+    script = f"import {', '.join(modules)}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
 
 
 def calibrated(device: torch.device, out: Path, seconds: float, tiny: bool) -> None:
