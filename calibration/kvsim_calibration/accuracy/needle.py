@@ -28,17 +28,17 @@ class Needle:
 def needles(tokenizer: Tokenizer, text: list[int], each: int, prompt: int, seed: int = 0) -> list[Needle]:
     """`each` at every depth, all of one length; facts, numbers and places in the text differ."""
     rng = random.Random(seed)
-    found = []
+    found: list[Needle] = []
     for depth in DEPTHS * each:
         name = _NAMES[len(found) % len(_NAMES)]
         code = "".join(rng.choices("123456789", k=5))
         fact = tokenizer.encode(f"\n\nThe secret code of {name} is {code}. Remember it.\n\n")
         question = tokenizer.encode(f"\n\nQuestion: What is the secret code of {name}?\n"
                                     f"Answer: The secret code of {name} is ")  # fmt: skip
-        room = prompt + 1 - len(fact) - len(question)
+        room = prompt + 1 - len(tokenizer.begin) - len(fact) - len(question)
         start = rng.randrange(max(len(text) - room, 1))
         hay = text[start : start + room]
         at = int(len(hay) * depth)
-        tokens = hay[:at] + fact + hay[at:] + question
+        tokens = tokenizer.begin + hay[:at] + fact + hay[at:] + question
         found.append(Needle(depth, tokens + tokenizer.encode(code), len(tokens) - 1))
     return found

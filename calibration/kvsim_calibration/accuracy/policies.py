@@ -39,8 +39,8 @@ class Policy:
 
     def token_bytes(self, layers: int, kv_heads: int, head_dim: int) -> int:
         """Bytes of one kept token, scales included."""
-        extra = 4 * kv_heads if self.precision == "fp8-head" else 0  # an fp16 scale for K and for V
-        return layers * (kv_bytes(self.precision.removesuffix("-head"), kv_heads, head_dim) + extra)
+        extra = 4 * kv_heads if self.precision.startswith("fp8-head") else 0  # an fp16 scale for K and for V
+        return layers * (kv_bytes(self.precision.partition("-")[0], kv_heads, head_dim) + extra)
 
 
 FULL_CACHE = Policy()
@@ -66,11 +66,16 @@ def defaults(context: int) -> list[Policy]:
     ]  # fmt: skip
 
 
+def windows(context: int) -> list[Policy]:
+    """A quarter of the context, without sinks and with them: what StreamingLLM compares."""
+    return [Policy(retention=Window(0, context // 4)), Policy(retention=_sinks(context // 4))]
+
+
 def quick(context: int) -> list[Policy]:
     """One of each kind, at a quarter of the context."""
     budget = context // 4
     retentions = (Window(0, budget), _sinks(budget), _heavy(budget), SnapKV(budget, min(OBSERVE, budget // 4)))
-    return [*(Policy(p) for p in ("fp8", "int8", "int4")), *(Policy(retention=r) for r in retentions)]
+    return [*(Policy(p) for p in ("fp8", "fp8-head-basis", "int8", "int4")), *(Policy(retention=r) for r in retentions)]
 
 
 def _sinks(budget: int) -> Window:

@@ -1,91 +1,78 @@
-"""A whole measurement: chunks of text and needles, every policy on each, resumed where an earlier run stopped."""
+"""A whole measurement: texts and needles, every policy on each, resumed where an earlier run stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event, Lock
 from typing import Any
 
-from kvsim.errors import InputError
-from kvsim_calibration.accuracy import measure
+import torch
+
+from kvsim_calibration.accuracy import basis, measure
 from kvsim_calibration.accuracy.evict import check
-from kvsim_calibration.accuracy.needle import needles
+from kvsim_calibration.accuracy.items import Item
 from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy
 from kvsim_calibration.accuracy.store import Rows
-from kvsim_calibration.accuracy.text import chunks
+from kvsim_calibration.accuracy.stored import IN_BASIS
 from kvsim_calibration.accuracy.weights import Loaded
 
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: `chunks` texts of `context` tokens, the last quarter decoded, and `needles` a depth."""
-
-    chunks: int
-    context: int
-    needles: int
-
-    @property
-    def steps(self) -> int:
-        """Decoded, and scored, tokens."""
-        return self.context // 4
-
-    @property
-    def prompt(self) -> int:
-        """Prefilled tokens."""
-        return self.context - self.steps
+Row = dict[str, Any]
 
 
-FULL = Size(chunks=12, context=2048, needles=2)
-QUICK = Size(chunks=2, context=512, needles=1)
+def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[float, float], None],
+        workers: int = 1) -> list[Row]:  # fmt: skip
+    """All rows of these items; those that `rows` has already are not measured again.
 
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """Tokens that every policy is run on. `key` names it within the run."""
-
-    key: dict[str, Any]
-    tokens: list[int]
-    prompt: int
-
-
-def items(loaded: Loaded, text: str, size: Size) -> list[Item]:
-    """The texts, then the needles. Raises InputError where the model or the text is too short."""
-    if loaded.max_len < size.context:
-        raise InputError(f"{loaded.name} takes {loaded.max_len:,} tokens; this measurement needs {size.context:,} "
-                         "(--context N needs fewer)")  # fmt: skip
-    tokens = loaded.tokenizer.encode(text)
-    texts = chunks(tokens, size.chunks, size.context + 1)
-    hidden = needles(loaded.tokenizer, tokens, size.needles, size.prompt)
-    return [
-        *(Item({"kind": "text", "item": i}, chunk, size.prompt) for i, chunk in enumerate(texts)),
-        *(Item({"kind": "needle", "item": i, "depth": n.depth}, n.tokens, n.prompt) for i, n in enumerate(hidden)),
-    ]
-
-
-def run(loaded: Loaded, work: Sequence[Item], policies: Sequence[Policy], rows: Rows,
-        update: Callable[[float, float], None]) -> list[dict[str, Any]]:  # fmt: skip
-    """All rows of these items and policies; those that `rows` has already are not measured again."""
-    for policy in policies:
+    `workers` items at a time, each on one thread of torch, so what comes out does not depend on their number. A run
+    that is stopped ends when each has finished the policy it is at.
+    """
+    for policy in {policy for item in work for policy in item.policies}:
         check(policy.retention)
-    names = [policy.name for policy in (FULL_CACHE, *policies)]
-    done = {(row["kind"], row["item"], row["policy"]) for row in rows.done}
-    finished, total = 0, len(work) * len(names)
-    for item in work:
-        key = item.key["kind"], item.key["item"]
-        missing = [policy for policy in policies if (*key, policy.name) not in done]
-        if missing or (*key, FULL_CACHE.name) not in done:
-            for row in _fresh(loaded, item, missing):
-                if (*key, row["policy"]) not in done:
+    wanted = {(*item.name, policy.name) for item in work for policy in (FULL_CACHE, *item.policies)}
+    todo = {item: missing for item in work if (missing := _missing(item, rows))}
+    lock, stop, threads = Lock(), Event(), torch.get_num_threads()
+
+    def one(item: Item, bases: Sequence[basis.Basis]) -> None:
+        if stop.is_set():
+            return
+        try:
+            for row in _fresh(loaded, item, todo[item], bases):
+                with lock:
+                    if stop.is_set():
+                        return
                     rows.add(row)
-                finished += 1
-                update(finished + len(policies) - len(missing), total)
-            finished += len(policies) - len(missing)
-        else:
-            finished += len(names)
-        update(finished, total)
-    return [row for row in rows.done if row["policy"] in names]
+                    update(len(wanted & {_name(row) for row in rows.done}), len(wanted))
+        except BaseException:
+            stop.set()  # here, before this thread takes the next item
+            raise
+
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            based = any(policy.precision.endswith(IN_BASIS) for missing in todo.values() for policy in missing)
+            bases = pool.submit(basis.fitted, loaded.model, loaded.tokenizer).result() if based else []
+            for done in as_completed([pool.submit(one, item, bases) for item in todo]):
+                done.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)
+    update(len(wanted), len(wanted))
+    return [row for row in rows.done if _name(row) in wanted]
 
 
-def _fresh(loaded: Loaded, item: Item, policies: Sequence[Policy]) -> Iterator[dict[str, Any]]:
-    for row in measure.compare(loaded.model, item.tokens, item.prompt, policies):
-        yield {**item.key, **row.facts()}
+def _missing(item: Item, rows: Rows) -> list[Policy]:
+    """The full cache counts as a policy here: it is measured anew where any of them is missing."""
+    done = {_name(row) for row in rows.done}
+    return [policy for policy in (FULL_CACHE, *item.policies) if (*item.name, policy.name) not in done]
+
+
+def _fresh(loaded: Loaded, item: Item, missing: Sequence[Policy], bases: Sequence[basis.Basis]) -> Iterator[Row]:
+    others = [policy for policy in missing if policy != FULL_CACHE]
+    for row in measure.compare(loaded.model, item.tokens, item.prompt, others, bases):
+        if row.policy != FULL_CACHE.name or FULL_CACHE in missing:
+            yield {**item.key, **row.facts()}
+
+
+def _name(row: Row) -> tuple[Any, ...]:
+    return row["kind"], row["item"], row["context"], row["policy"]

@@ -12,17 +12,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kvsim_kernels.reference import select
+import kvsim_kernels.reference.select as select
 
-from kvsim_calibration.accuracy import caches, evict, gguf, measure, needle, policies, stored, text, tokenizer, weights
+import kvsim.cache.retention as retention
+import kvsim_calibration.accuracy as accuracy
 from kvsim_calibration.engine import model, ops
 from kvsim_calibration.engine.caches import base
 from kvsim_calibration.engine.caches import store as formats
 
-_CODE = (
-    base, caches, evict, formats, gguf, measure, model, needle, ops, policies, select, stored, text, tokenizer, weights,
-)
-"""what a row depends on"""
+_CODE = (base, formats, model, ops, retention, select)
+"""what a row depends on beside this package"""
 
 
 class Rows:
@@ -51,8 +50,9 @@ class Rows:
 def place(facts: dict[str, Any]) -> Path:
     """Where the rows of a run with these facts lie."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for module in _CODE:
-        digest.update(Path(str(module.__file__)).read_bytes())
+    files = [Path(str(module.__file__)) for module in _CODE]
+    for file in [*files, *sorted(Path(str(accuracy.__file__)).parent.glob("*.py"))]:
+        digest.update(file.read_bytes())
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "kvsim" / "accuracy" / f"{digest.hexdigest()[:16]}.jsonl"
 

@@ -1,4 +1,4 @@
-"""Rows of chunks and needles → one line a policy: what it saves, what it costs."""
+"""Rows of texts and needles → one line a policy: what it saves, what it costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from kvsim.cache.retention import FULL, NO_CAP
 from kvsim_calibration.accuracy.bootstrap import mean
-from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy, retention_text
-from kvsim_calibration.accuracy.run import Size
+from kvsim_calibration.accuracy.items import Size
+from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy, retention_text, windows
 from kvsim_calibration.engine.model import Dims
 
 Row = dict[str, Any]
@@ -34,29 +34,47 @@ def summarize(rows: Sequence[Row], policies: Sequence[Policy], size: Size, dims:
     return [_line(rows, policy, size, dims) for policy in (FULL_CACHE, *policies)]
 
 
+def by_context(rows: Sequence[Row], size: Size) -> list[Row]:
+    """The window at a quarter of several contexts, on the same decoded tokens, shortest context first; [] where only
+    one was measured. A line has the context's tokens, and of a policy's facts those that texts give."""
+    if not size.others:
+        return []
+    shared = {row["item"] for row in rows if row["kind"] == "text" and row["context"] in size.others}
+    same = [row for row in rows if row["item"] in shared]
+    return [{"context": context, **_texts(same, policy, context)}
+            for context in sorted((size.context, *size.others)) for policy in windows(context)]  # fmt: skip
+
+
 def _line(rows: Sequence[Row], policy: Policy, size: Size, dims: Dims) -> Row:
-    texts = _of(rows, policy, "text")
-    base = {row["item"]: row for row in _of(rows, FULL_CACHE, "text")}
+    kept = policy.kept(size.prompt, size.steps)
+    full = FULL_CACHE.token_bytes(dims.layers, dims.kv_heads, dims.head_dim)
+    held = kept * policy.token_bytes(dims.layers, dims.kv_heads, dims.head_dim)
+    texts = _of(rows, policy, "text", size.context)
+    layers = [sum(errors) / len(texts) for errors in zip(*(row["attention_error"] for row in texts), strict=True)]
+    return {
+        **_texts(rows, policy, size.context), "tokens_kept": kept, "bytes_per_token": held, "share": held / full,
+        "attention_error": {"mean": sum(layers) / len(layers), "layers": layers},
+        "needle": _needle(_of(rows, policy, "needle", size.context)),
+    }  # fmt: skip
+
+
+def _texts(rows: Sequence[Row], policy: Policy, context: int) -> Row:
+    """What a policy is, and what it did to texts beside the full cache."""
+    texts = _of(rows, policy, "text", context)
+    base = {row["item"]: row for row in _of(rows, FULL_CACHE, "text", context)}
     tokens = [row["tokens"] for row in texts]
     nll, _ = mean([row["nll"] for row in texts], tokens)
     change, change_interval = mean([row["nll"] - base[row["item"]]["nll"] for row in texts], tokens)
     agreement, agreement_interval = mean([row["agree"] for row in texts], tokens)
     kl, kl_interval = mean([row["kl"] for row in texts], tokens)
-    layers = [sum(errors) / len(texts) for errors in zip(*(row["attention_error"] for row in texts), strict=True)]
-    kept = policy.kept(size.prompt, size.steps)
-    full = FULL_CACHE.token_bytes(dims.layers, dims.kv_heads, dims.head_dim)
-    held = kept * policy.token_bytes(dims.layers, dims.kv_heads, dims.head_dim)
     return {
         "policy": policy.name, "precision": policy.precision, "retention": retention_text(policy.retention),
-        "budget": None if policy.retention == FULL else policy.retention.kept(NO_CAP), "tokens_kept": kept,
-        "bytes_per_token": held, "share": held / full,
+        "texts": len(texts), "budget": None if policy.retention == FULL else policy.retention.kept(NO_CAP),
         "perplexity": math.exp(nll),
         "perplexity_change": math.expm1(change),
         "perplexity_change_interval": change_interval and [math.expm1(end) for end in change_interval],
         "top1_agreement": agreement, "top1_agreement_interval": agreement_interval,
         "kl": kl, "kl_interval": kl_interval,
-        "attention_error": {"mean": sum(layers) / len(layers), "layers": layers},
-        "needle": _needle(_of(rows, policy, "needle")),
     }  # fmt: skip
 
 
@@ -67,6 +85,7 @@ def _needle(rows: Sequence[Row]) -> Row:
             "by_depth": [{"depth": depth, "found": found[depth], "asked": asked[depth]} for depth in sorted(asked)]}
 
 
-def _of(rows: Sequence[Row], policy: Policy, kind: str) -> list[Row]:
-    return sorted((row for row in rows if row["policy"] == policy.name and row["kind"] == kind),
+def _of(rows: Sequence[Row], policy: Policy, kind: str, context: int) -> list[Row]:
+    asked = policy.name, kind, context
+    return sorted((row for row in rows if (row["policy"], row["kind"], row["context"]) == asked),
                   key=lambda row: int(row["item"]))  # fmt: skip

