@@ -12,8 +12,7 @@ from kvsim.errors import InputError
 from kvsim_app import session
 from kvsim_app.sidebar import sidebar
 
-CHECK = "KVSIM_CHECK_CHARTS"
-"""environment variable under which charts are checked as they are drawn"""
+CHECK = "KVSIM_CHECK_CHARTS"  # environment variable under which charts are checked as they are drawn
 # In a folder of another name than "pages", which Streamlit would serve by itself, past this file.
 PAGES = {
     "": [("start", "Start", ":material/home:")],

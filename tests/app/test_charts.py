@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import polars as pl
 import pytest
 
 pytest.importorskip("altair")
@@ -12,10 +13,12 @@ pytest.importorskip("altair")
 from kvsim_app.charts import latency, memory, operations, timeline
 from kvsim_app.charts import trace as traffic
 from kvsim_app.charts.style import bytes_axis, log_axis, seconds_axis
+from kvsim_app.overheard import Overheard
 
 from kvsim.result import Result
 from kvsim.scenario import make
-from kvsim.simulate import run
+from kvsim.setup import prepare
+from kvsim.simulate import results, trace_of
 from kvsim.trace import load
 from kvsim.units import GIB
 
@@ -24,18 +27,23 @@ TRACE = f"synth:chat?requests={REQUESTS}"
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
-    return run(make({"trace": TRACE, "rate": 12.0, "model": "llama-3.1-8b", "device": "h100-sxm",
-                     "policy": "contiguous", "max_model_len": 16384, "interval": False}))  # fmt: skip
+def run() -> tuple[Result, pl.DataFrame]:
+    """The run, and what was overheard of it."""
+    setup = prepare(make({"trace": TRACE, "rate": 12.0, "model": "llama-3.1-8b", "device": "h100-sxm",
+                          "policy": "contiguous", "max_model_len": 16384, "interval": False}))  # fmt: skip
+    heard = Overheard()
+    (result,) = results(trace_of(setup.scenario), heard.of(setup))
+    return result, heard.table(result)
 
 
-def test_a_run_of_20_000_requests_sends_less_than_2_mb_a_chart(result: Result) -> None:
+def test_a_run_of_20_000_requests_sends_less_than_2_mb_a_chart(run: tuple[Result, pl.DataFrame]) -> None:
+    result, events = run
     at = memory.moments(result)[1]
     runs = {"a": result, "b": result}
     time, rates = operations.rates(result)
     charts: dict[str, Any] = {
         "over time": memory.over_time(result), "address map": memory.address_map(result, at),
-        "block grid": memory.block_grid(result, at), "gantt": timeline.gantt(result, None, REQUESTS // 2),
+        "block grid": memory.block_grid(result, at), "gantt": timeline.gantt(result, events, REQUESTS // 2),
         "rates": operations.panel(time, rates, "tokens/s"), "bars": memory.bars(runs),
         **{metric: operations.quantiles(result, metric) for metric in ("ttft", "tpot", "e2e", "queue")},
         **{f"{metric} cdf": latency.cdf(runs, metric) for metric in latency.METRICS},
@@ -52,3 +60,17 @@ def test_axes_are_labelled_at_round_numbers() -> None:
     assert seconds_axis("", [0.004, 90.0]).to_dict()["values"] == [0.01, 0.1, 1, 10]
     inside = log_axis("", [3.0, 40.0]).to_dict()["values"]
     assert inside and all(2.7 < value < 44.1 for value in inside)
+
+
+def test_many_chunks_of_a_prefill_are_drawn_as_one_span(run: tuple[Result, pl.DataFrame]) -> None:
+    """Where spans are too many to be drawn one by one, neighbours of a phase are joined and none is lost."""
+    shown = timeline.spans(*run, first=0, rows=50)
+    cut = shown.with_columns(part=pl.lit(1)).filter(pl.col("phase") == "prefill")
+    halves = pl.concat([
+        cut.with_columns(end_s=(pl.col("start_s") + pl.col("end_s")) / 2),
+        cut.with_columns(start_s=(pl.col("start_s") + pl.col("end_s")) / 2, tokens=pl.lit(0, pl.Int64)),
+    ]).sort("row", "start_s")  # fmt: skip
+    whole = timeline.joined(halves)
+    assert whole.height == cut["row"].n_unique() < halves.height
+    assert (whole["end_s"] - whole["start_s"]).sum() == pytest.approx((cut["end_s"] - cut["start_s"]).sum())
+    assert whole["tokens"].sum() == cut["tokens"].sum()

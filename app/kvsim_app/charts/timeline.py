@@ -59,7 +59,7 @@ def gantt(result: Result, events: pl.DataFrame | None = None, first: int = 0) ->
 
 def _bars(shown: pl.DataFrame, zoomed: alt.Scale) -> alt.Chart:
     if shown.height > PIECES:
-        shown = _joined(shown)
+        shown = joined(shown)
     names = [name for name in PHASES if name in shown["phase"].unique().to_list()]
     # every other chunk is paler: chunks of neighbouring steps touch
     shown = shown.with_columns(shade=pl.when(pl.col("part") % 2 == 0, pl.col("part") > 0).then(0.55).otherwise(1.0))
@@ -92,7 +92,7 @@ def _bars(shown: pl.DataFrame, zoomed: alt.Scale) -> alt.Chart:
     )
 
 
-def _joined(shown: pl.DataFrame) -> pl.DataFrame:
+def joined(shown: pl.DataFrame) -> pl.DataFrame:
     """One span where a request has several of a phase behind each other."""
     run = (pl.col("phase") != pl.col("phase").shift(1).over("row")).fill_null(True).cum_sum()
     whole = shown.group_by("row", run.alias("run"), maintain_order=True).agg(
