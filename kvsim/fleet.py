@@ -137,7 +137,8 @@ def _radix(setup: Setup, cost: CostModel, token_bytes: int) -> Callable[..., Eng
         pool = RadixPool(setup.memory.pool // token_bytes, page, setup.spec.eviction, unit=page)
         return SglangReplica(
             env, pool=pool, limits=SglangLimits(setup.limits.sequences, setup.limits.tokens, max_prefill_tokens=16384),
-            token_bytes=token_bytes, cost=cost, windows=setup.windows, source=source, recorder=recorder, index=index,
+            token_bytes=token_bytes, cost=cost, windows=setup.windows, source=source, recorder=recorder,
+            max_stride=setup.scenario.max_stride or NEVER, index=index,
         )
 
     return build

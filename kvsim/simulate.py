@@ -124,7 +124,7 @@ def _radix(trace: Trace, setup: Setup, cost: CostModel, how: dict[str, Any]) -> 
     def replica(env: Any, source: Any, recorder: Recorder) -> SglangReplica:
         return SglangReplica(
             env, pool=pool, limits=limits, token_bytes=token_bytes, cost=cost, windows=setup.windows, source=source,
-            recorder=recorder,
+            recorder=recorder, max_stride=setup.scenario.max_stride or NEVER,
         )
 
     recorder = drive(trace, replica, **how)

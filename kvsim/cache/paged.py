@@ -14,6 +14,19 @@ from mypy_extensions import mypyc_attr
 from kvsim.cache.base import Allocator, MemoryStats, Sequence, most_steps
 
 
+def taken(residue: list[int], sequences: int, step: int, steps: int) -> int:
+    """Blocks that the `steps` steps from `step` on take, where `residue[r]` of the `sequences` have a base that is r
+    modulo the block size, the length of `residue`: each takes one where its length is block-aligned."""
+    size = len(residue)
+    at = -step % size
+    if steps == 1:
+        return residue[at]
+    whole, rest = divmod(steps, size)
+    if rest > at + 1:
+        return whole * sequences + sum(residue[: at + 1]) + sum(residue[at + 1 - rest :])
+    return whole * sequences + sum(residue[at + 1 - rest : at + 1])
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Paged(Allocator):
     """A pool of `blocks` blocks of `block_size` tokens, `token_bytes` bytes a token, `unusable` of them never given out
@@ -116,14 +129,7 @@ class Paged(Allocator):
 
     def demand(self, steps: int) -> int:
         """Blocks that the next `steps` steps take: a sequence takes one where its length is block-aligned."""
-        size, residue = self.block_size, self._residue
-        at = -self.step % size
-        if steps == 1:
-            return residue[at]
-        whole, rest = divmod(steps, size)
-        if rest > at + 1:
-            return whole * self._decoding + sum(residue[: at + 1]) + sum(residue[at + 1 - rest :])
-        return whole * self._decoding + sum(residue[at + 1 - rest : at + 1])
+        return taken(self._residue, self._decoding, self.step, steps)
 
     def horizon(self, limit: int) -> int:
         if self._decoding * (limit // self.block_size + 1) <= self.free:

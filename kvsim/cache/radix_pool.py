@@ -2,12 +2,13 @@
 
 Only counts are kept, no page numbers: a request holds the pages behind `owned`, the tree all others that are taken.
 The methods that give pages back return how many tokens' worth, because SGLang lets them reach `free` only when all
-results of a step are applied.
+results of a step are applied. What decoding requests take is counted, not walked, as in paged.py.
 """
 
 from __future__ import annotations
 
-from kvsim.cache.base import Sequence
+from kvsim.cache.base import Sequence, most_steps
+from kvsim.cache.paged import taken
 from kvsim.cache.radix import Key, Node, RadixTree
 
 
@@ -49,6 +50,11 @@ class RadixPool:
         self.evicted = 0
         """tokens evicted so far"""
         self.tree = RadixTree(page // unit, eviction)
+        self.step = 0
+        """decode steps whose pages are taken: the clock that a job's `base` is relative to"""
+        self._residue = [0] * page
+        """decoding requests by their base modulo the page"""
+        self._decoding = 0
 
     @property
     def evictable(self) -> int:
@@ -57,7 +63,7 @@ class RadixPool:
     def match(self, job: Job, length: int) -> tuple[Node, int]:
         """The node at which the longest cached prefix of the job's first `length` tokens ends, and the prefix's length
         in tokens."""
-        node = self.tree.match(self._key(job, length))
+        node = self.tree.match(self._key(job, length), job.node)
         return node, node.end * self.unit
 
     def adopt(self, job: Job, node: Node, prefix: int) -> None:
@@ -85,12 +91,60 @@ class RadixPool:
         self.free -= tokens
         assert self.free >= 0, "took more than make_room made"
 
+    # -- decoding -----------------------------------------------------------------------------------------------------
+
+    def join(self, job: Job) -> None:
+        """`job` (its `base` set) takes part in all decode steps from now on."""
+        self._residue[job.base % self.page] += 1
+        self._decoding += 1
+
+    def leave(self, job: Job) -> None:
+        self._residue[job.base % self.page] -= 1
+        self._decoding -= 1
+
+    def length(self, job: Job) -> int:
+        """Tokens that `job` has in the pool."""
+        return job.base + self.step if job.decoding else job.computed
+
+    def demand(self, steps: int) -> int:
+        """Tokens' worth of pages that all decoding requests together take in the next `steps` steps."""
+        return self.page * taken(self._residue, self._decoding, self.step, steps)
+
+    def horizon(self, limit: int) -> int:
+        """How many more steps (0 … limit) surely fit."""
+        room = self.free + self.evictable
+        if self.page * self._decoding * (limit // self.page + 1) <= room:
+            return limit
+        return most_steps(lambda steps: self.demand(steps) <= room, limit)
+
+    def provide(self, steps: int) -> None:
+        """Evict what the next `steps` steps (≤ the horizon) evict: SGLang makes room for a page a request in each,
+        needed or not.
+
+        One call stands for all. Let D(j) be what the j steps before a step take and n the requests: that step evicts
+        until what is gone is n · page + D(j) − free, or nothing is left. Meanwhile nothing else touches the tree, so
+        these are cuts through one and the same order of leaves, and D only grows: the last one's comprises all others.
+        """
+        if steps > 0:
+            before = self.demand(steps - 1) if steps > 1 else 0
+            self.make_room(before + self._decoding * self.page)
+
+    def advance(self, steps: int) -> None:
+        """All decoding requests take the pages of their next `steps` tokens."""
+        if steps > 0:
+            self.provide(steps)
+            self.take(self.demand(steps))
+            self.step += steps
+
+    # -- a request and the tree ---------------------------------------------------------------------------------------
+
     def checkpoint(self, job: Job, length: int) -> int:
         """Hand the whole pages of the job's first `length` tokens to the tree, where what is there already is freed.
 
         The prompt is inserted once more by itself: that cuts the tree at its end, so that an answer can be evicted
         without its prompt, and ranks the prompt a priority higher.
         """
+        assert job.node is not None
         whole, prompt = length // self.page * self.page, job.prompt // self.page * self.page
         already = self._insert(job, whole, job.inserted, job.priority)
         job.inserted = max(job.inserted, whole)
@@ -98,7 +152,6 @@ class RadixPool:
             self._insert(job, prompt, prompt, job.priority + 1)
         freed = max(0, already - job.owned)
         node, job.owned = self.match(job, whole)
-        assert job.node is not None
         self.tree.unlock(job.node)
         self.tree.lock(node)
         job.node = node
@@ -116,7 +169,7 @@ class RadixPool:
     def check(self, jobs: list[Job]) -> None:
         """Raise AssertionError where an invariant is broken, `jobs` being all that hold pages. Slow: for tests."""
         self.tree.check()
-        held = sum(self._whole(job.computed) - job.owned for job in jobs)
+        held = sum(self._whole(self.length(job)) - job.owned for job in jobs)
         assert self.free + self.tree.size * self.unit + held == self.tokens, "pages leaked"
 
     def _whole(self, tokens: int) -> int:
@@ -124,7 +177,8 @@ class RadixPool:
         return -(-tokens // self.page) * self.page
 
     def _insert(self, job: Job, length: int, inserted_before: int, priority: int) -> int:
-        return self.tree.insert(self._key(job, length), inserted_before // self.unit, priority) * self.unit
+        before = inserted_before // self.unit
+        return self.tree.insert(self._key(job, length), before, priority, job.node) * self.unit
 
     def _key(self, job: Job, length: int) -> Key:
         return job.key[: length // self.unit]

@@ -1,12 +1,14 @@
 """A replica that runs SGLang's scheduler (sched/sglang.py): extend or decode, never both in a step.
 
-Its rules look at every running request in every step (who is retracted, what all of them may still need), so it takes
-steps one by one: the cost of a step grows with the batch, unlike in replica.py.
+Decode steps that need no decision pass as one stride, as in replica.py: nothing is committed before it ends, so an
+arrival that nobody foresaw only shortens it; steps one by one (`max_stride = 1`) give the same Result.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,12 @@ import simpy
 from kvsim.cache.base import MemoryStats, Sequence
 from kvsim.cache.radix import Key
 from kvsim.cache.radix_pool import Job, RadixPool
+from kvsim.cache.retention import FULL
+from kvsim.cost.model import SCALAR_RUN
 from kvsim.cost.shape import StepShape
-from kvsim.engine.decode_set import NEVER
+from kvsim.engine.decode_set import NEVER, DecodeSet
 from kvsim.engine.interfaces import Source, StepCost
+from kvsim.engine.shapes import decode_shape
 from kvsim.record import Recorder
 from kvsim.sched.sglang import Batch, Limits, Sglang
 
@@ -52,42 +57,62 @@ class SglangReplica:
         windows: tuple[int, ...],
         source: Source,
         recorder: Recorder,
+        max_stride: int = NEVER,
         index: int = 0,
     ) -> None:
         self.env = env
         self.pool = pool
-        self.engine = Sglang(pool, limits)
+        self.decode = DecodeSet(windows)
+        self.engine = Sglang(pool, limits, self.decode)
         self.token_bytes = token_bytes
         self.cost = cost
-        self.windows = windows
         self.source = source
         self.record = recorder
         self.index = index
+        self.now = 0
+        """the replica's own time: ahead of the clock it shares only where nobody else looks at that"""
+        self._max_stride = max_stride
+        self._pace = 1
+        """ns of a recent decode step"""
+        self._flight: list[int] = []
+        """when the steps end of a stride that passes and may be cut short"""
+        self._wake: simpy.Event | None = None
+        """what cuts it short"""
         self._silent: set[int] = set()
         """rows that ask for no token: they end with their prefill"""
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         env, source, engine = self.env, self.source, self.engine
+        self.now = int(env.now)
         while True:
-            now = int(env.now)
-            if source.next_ns <= now:
-                self._arrivals(now)
+            start = self.now
+            if source.next_ns <= start:
+                self._arrivals(start)
             batch = engine.schedule()
             for job in engine.retracted:
                 job.peak = max(job.peak, job.tokens - 1)
             if batch is None:
                 engine.apply(None)
-                if source.next_ns < NEVER:
-                    yield env.timeout(source.next_ns - now)
-                    self._sample(int(env.now) - 1)
-                    continue
-                event = source.wait()
+                known = source.next_ns < NEVER
+                event = env.timeout(source.next_ns - int(env.now)) if known else source.wait()
                 if event is None:
                     return
                 yield event
-                self._sample(int(env.now) - 1)
-                continue
-            yield from self._step(batch)
+                self.now = int(env.now)
+                self._sample(self.now - 1)
+            elif batch.kind == "extend":
+                shape = self._extend(batch)
+                self.now += self.cost.step(shape)
+                if source.surprises:
+                    yield env.timeout(self.now - start)
+                self._commit_extend(batch, shape, start)
+            else:
+                shape = decode_shape(self.decode, FULL, 0)
+                ends = self._stride(batch, shape)
+                if source.surprises:
+                    yield from self._pass(ends)
+                self.now = ends[-1]
+                self._commit_decode(batch, shape, ends, start)
 
     # -- what a cluster asks ------------------------------------------------------------------------------------------
 
@@ -97,11 +122,14 @@ class SglangReplica:
         return len(self.engine.waiting)
 
     def wake(self) -> None:
-        """It takes steps one by one, and looks after each."""
-        return
+        """Something has come that nobody foresaw: look at it after the step in flight."""
+        if self._wake is not None and not self._wake.triggered:
+            self._wake.succeed()
 
     def cached(self, seq: Sequence) -> int:
         """Prompt tokens of `seq` in the radix tree now."""
+        if self._flight:  # of its steps, those after the first that have begun have evicted what they need
+            self.pool.provide(bisect_left(self._flight, int(self.env.now)))
         return self.pool.tree.peek(content_key(seq, self.pool.page)) * self.pool.unit
 
     def receive(self, seq: Sequence) -> None:
@@ -121,57 +149,102 @@ class SglangReplica:
             else:
                 self.engine.add(job)
 
-    def _step(self, batch: Batch) -> Generator[simpy.Event, Any, None]:
-        record, start = self.record, int(self.env.now)
-        shape, tokens, decode = self._shape(batch)
-        for chunk in batch.chunks if batch.kind == "extend" else ():
-            record.admit(chunk.job, start)
-        yield self.env.timeout(self.cost.step(shape))
-        now = int(self.env.now)
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _extend(self, batch: Batch) -> StepShape:
+        chunks = tuple([(chunk.tokens, chunk.start) for chunk in batch.chunks])
+        sampled = 0
+        for job, start, tokens in batch.chunks:
+            self.record.admit(job, self.now)
+            sampled += start + tokens == job.tokens
+        return StepShape(chunks=chunks, sampled=sampled)
+
+    def _commit_extend(self, batch: Batch, shape: StepShape, start: int) -> None:
+        """The step of `_extend` has ended."""
+        record, now = self.record, self.now
+        tokens = shape.tokens
         record.engine_steps += 1
         record.prefill_tokens += tokens
-        record.decode_tokens += decode
-        attended = shape.attended[0] if shape.attended else 0
-        record.step(start, now, 1, self.index, decode, len(shape.chunks), tokens, attended)
-        for chunk in batch.chunks:
-            job = chunk.job
-            if job.peak > chunk.start:
-                again = min(job.peak, chunk.start + chunk.tokens) - chunk.start
+        record.step(start, now, 1, self.index, 0, len(shape.chunks), tokens, 0)
+        for job, context, count in batch.chunks:
+            if job.peak > context:
+                again = min(job.peak, context + count) - context
                 job.recomputed += again
                 record.recomputed_tokens += again
-        before = {chunk.job: chunk.job.generated for chunk in batch.chunks}
+            if job is not self.engine.chunked and job.row not in self._silent:
+                if job.generated:
+                    record.gap(now - job.last_token_ns)
+                else:
+                    record.first_token_ns[job.row] = now
+                job.last_token_ns = now
         finished = self.engine.apply(batch)
-        for job, generated in before.items():
-            if job.generated > generated and job.row not in self._silent:
-                self._token(job, now)
         if now >= record.next_sample:
             self._sample(now)
-        for job in finished:
-            record.complete(job, now, self.index)
-            self.source.ended(job, now)
+        self._complete(finished)
 
-    def _token(self, job: Job, now: int) -> None:
-        if job.generated == 1:
-            self.record.first_token_ns[job.row] = now
+    def _stride(self, batch: Batch, shape: StepShape) -> list[int]:
+        """When each of up to `batch.steps` decode steps from now on ends, the first of them `shape`."""
+        start, cost = self.now, self.cost
+        steps = min(batch.steps, self._max_stride)
+        if steps == 1:
+            return [start + cost.step(shape)]
+        until = self.source.next_ns if batch.open else NEVER
+        if until < NEVER:  # a guess at how many reach it: where it is too low, another stride follows
+            steps = min(steps, max(1, (until - start) // self._pace + 2))
+        if steps <= SCALAR_RUN:
+            ends = list(accumulate(cost.short_run(shape, steps), initial=start))
+            del ends[0]
         else:
-            self.record.gap(now - job.last_token_ns)
-        job.last_token_ns = now
+            ends = (start + cost.decode_run(shape, steps).cumsum()).tolist()
+        self._pace = ends[0] - start or 1
+        if until < ends[-1]:
+            _cut(ends, until)
+        return ends
 
-    def _shape(self, batch: Batch) -> tuple[StepShape, int, int]:
-        """(the step, its prefill tokens, its decoding sequences)"""
-        if batch.kind == "extend":
-            chunks = tuple((chunk.tokens, chunk.start) for chunk in batch.chunks)
-            sampled = sum(chunk.start + chunk.tokens == chunk.job.tokens for chunk in batch.chunks)
-            return StepShape(chunks=chunks, sampled=sampled), sum(tokens for tokens, _ in chunks), 0
-        n = len(batch.chunks)
-        lengths = [chunk.start + 1 for chunk in batch.chunks]
-        longest = max(lengths)
-        attended = tuple(sum(lengths) if not w else sum(min(length, w) for length in lengths) for w in self.windows)
-        shape = StepShape(
-            decode=n, attended=attended, longest=tuple(min(longest, w) if w else longest for w in self.windows),
-            growing=(0,) * len(self.windows), longest_grows=(False,) * len(self.windows), sampled=n,
-        )
-        return shape, 0, n
+    def _pass(self, ends: list[int]) -> Generator[simpy.Event, Any, None]:
+        """Let steps that end at `ends` pass. Where something arrives meanwhile the step in flight runs to its end, and
+        the rest, which never began, are taken off the list."""
+        env = self.env
+        if len(ends) == 1:
+            yield env.timeout(ends[0] - self.now)
+            return
+        self._flight = ends
+        self._wake = env.event()
+        yield env.timeout(ends[-1] - self.now) | self._wake
+        now = int(env.now)
+        if now < ends[-1]:
+            _cut(ends, now)
+            yield env.timeout(ends[-1] - now)
+        self._flight = []
+
+    def _commit_decode(self, batch: Batch, shape: StepShape, ends: list[int], start: int) -> None:
+        """The steps of `_stride` that ended at `ends` have been taken."""
+        record, engine, n, steps = self.record, self.engine, self.decode.count, len(ends)
+        record.engine_steps += steps
+        record.decode_tokens += n * steps
+        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
+        record.tokens(ends[0], self.decode.tokens(ends[-1]))
+        if steps > 1:
+            record.stride(ends)
+        at = 0
+        while True:  # piece by piece, where the timeline looks at the state within
+            to = min(steps, bisect_left(ends, record.next_sample) + 1)
+            if to > 1 and self.source.next_ns <= ends[to - 2]:
+                self._arrivals(ends[to - 2])  # what the last of these steps saw come
+            finished = engine.apply(batch, to - at)
+            at = to
+            if ends[to - 1] >= record.next_sample:
+                self._sample(ends[to - 1])
+            if to == steps:
+                break
+        self._complete(finished)
+
+    def _complete(self, finished: list[Job]) -> None:
+        for job in finished:
+            self.record.complete(job, self.now, self.index)
+            self.source.ended(job, self.now)
+
+    # -- what it looks like -------------------------------------------------------------------------------------------
 
     def _sample(self, until: int) -> None:
         engine = self.engine
@@ -182,7 +255,7 @@ class SglangReplica:
         """What running requests hold of their own and share, drawn in order of row; pages have no numbers here."""
         size, at, found = self.token_bytes, 0, []
         for job in sorted(self._holding(), key=lambda job: job.row):
-            end = at + (job.computed - job.owned) * size
+            end = at + (self.pool.length(job) - job.owned) * size
             found.append((at, end, job.row))
             at = end
         return found
@@ -196,10 +269,10 @@ class SglangReplica:
         """Protected tree pages and pages of requests are used, evictable ones are cached; the tail of a last page
         counts as reserved (it is at most a page a request)."""
         pool, size, held = self.pool, self.token_bytes, self._holding()
-        own = sum(job.computed - job.owned for job in held)
-        pages = sum(-(-job.computed // pool.page) * pool.page - job.owned for job in held)
+        own = sum([pool.length(job) - job.owned for job in held])
+        pages = sum([-(-pool.length(job) // pool.page) * pool.page - job.owned for job in held])
         protected = pool.tree.protected * pool.unit
-        shared = sum(job.owned for job in held) - protected
+        shared = sum([job.owned for job in held]) - protected
         # slots that results of this step give back are still on their way to `free`
         reserved = pool.tokens - pool.free - protected - pool.evictable - own
         assert reserved >= pages - own
@@ -208,3 +281,8 @@ class SglangReplica:
             cached=pool.evictable * size, external=0, free=pool.free * size,
             shared_saved=max(0, shared) * size, largest_free=pool.free * size,
         )
+
+
+def _cut(ends: list[int], arrival: int) -> None:
+    """Keep the steps up to the one after which an `arrival` is seen."""
+    del ends[bisect_left(ends, arrival) + 1 :]

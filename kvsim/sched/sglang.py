@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from kvsim.cache.radix import Node, RadixTree
 from kvsim.cache.radix_pool import Job, RadixPool
-from kvsim.sched.base import SCHEDULERS
+from kvsim.sched.base import SCHEDULERS, DecodingSet, admission
 
 START_RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.14, 600
 """share of its declared output that a running request is taken to need: at the start, at least (times the start), and
@@ -46,7 +46,7 @@ class Limits:
 
 
 class Chunk(NamedTuple):
-    """What one request does in a step: compute tokens start … start + tokens − 1."""
+    """What one request does in an extend step: compute tokens start … start + tokens − 1."""
 
     job: Job
     start: int
@@ -55,8 +55,15 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """An extend step, or one token of every running request."""
+
     kind: Literal["extend", "decode"]
     chunks: list[Chunk]
+    """of an extend step"""
+    steps: int = 1
+    """decode steps that can be taken like this one before anything else is to be decided; the memory of one is taken"""
+    open: bool = True
+    """whether an arrival could change the step after this one"""
 
 
 class Budget:
@@ -90,12 +97,14 @@ class Budget:
 class Sglang:
     """Call `add` for arrivals, then `schedule`, run the batch, and `apply` it; once a step, also when it is None."""
 
-    def __init__(self, pool: RadixPool, limits: Limits) -> None:
+    def __init__(self, pool: RadixPool, limits: Limits, decode: DecodingSet) -> None:
         self.pool = pool
         self.limits = limits
+        self.decode = decode
+        """those of `running` that have not ended"""
         self.waiting: list[Job] = []
         self.running: list[Job] = []
-        """those that decode; a prefilled request joins them one step later"""
+        """those that decode, in order; a prefilled request joins them one step later, and ended ones leave then"""
         self.chunked: Job | None = None
         """the request whose prompt is not complete"""
         self.retracted: list[Job] = []
@@ -109,6 +118,7 @@ class Sglang:
         """whether a running request has ended since they were looked through"""
         self._passes = 0
         self._entries = 0
+        self._joined = 0
 
     def add(self, job: Job) -> None:
         """A request arrives, or comes back, at the end of the queue."""
@@ -124,30 +134,14 @@ class Sglang:
         self._join()
         return self._prefill() or self._decode()
 
-    def apply(self, batch: Batch | None) -> list[Job]:
-        """The batch is computed: every complete request has one token more. Returns those that are finished."""
+    def apply(self, batch: Batch | None, steps: int = 1) -> list[Job]:
+        """The batch is computed, one that decodes `steps` times in a row (at most its `steps` in all, in one call or
+        several): every complete request has as many tokens more. Returns those that are finished."""
         if batch is None:
             if not self.waiting and not self.running:
                 self.ratio = self.start_ratio
             return []
-        finished, freed = [], 0
-        for chunk in batch.chunks:
-            job = chunk.job
-            job.computed += chunk.tokens
-            if job is self.chunked:
-                continue
-            job.generated += 1
-            if job.generated == job.output:
-                finished.append(job)
-                freed += self.pool.checkpoint(job, job.computed) + self.pool.release(job)
-            elif batch.kind == "extend":
-                freed += self.pool.checkpoint(job, job.computed)
-        self.pool.free += freed
-        if batch.kind == "extend":
-            self.prefilled = [chunk.job for chunk in batch.chunks]
-        elif finished:
-            self._ended = True
-        return finished
+        return self._extended(batch) if batch.kind == "extend" else self._decoded(steps)
 
     def never_fits(self, job: Job) -> bool:
         """Whether `job` would not be admitted, or not end, even alone; the caller refuses it before `add`."""
@@ -158,6 +152,8 @@ class Sglang:
         """Raise AssertionError where an invariant is broken; between `apply` and `schedule`. Slow: for tests."""
         jobs = {*self.running, *self.prefilled} | ({self.chunked} if self.chunked else set())
         self.pool.check([job for job in jobs if job.node])
+        assert {job for job in self.running if job.decoding} == self.decode.sequences
+        assert self.pool.step == self.decode.step
         assert len(self.running) <= self.limits.max_running
         assert all(not job.computed and not job.node for job in self.waiting)
 
@@ -173,44 +169,84 @@ class Sglang:
             self._shut = False
         if self._ended:
             self._ended = self._shut = False
-            self.running = [job for job in self.running if job.generated < job.output]
+            self.running = [job for job in self.running if job.decoding]
+        for job in ready:
+            job.base = job.computed - self.decode.step
+            self.decode.join(job)
+            self.pool.join(job)
+        self._place(ready)
         self.running += ready
 
+    def _place(self, jobs: list[Job]) -> None:
+        """These are the last of the running requests, in this order."""
+        for job in jobs:
+            self._joined += 1
+            job.admitted = self._joined
+
+    def _leave(self, job: Job) -> None:
+        self.decode.leave(job)
+        self.pool.leave(job)
+
     def _decode(self) -> Batch | None:
+        """One step's memory; the steps after it need no decision while nobody ends, it fits, and admission is shut or
+        nobody waits."""
         if not self.running:
             return None
-        if self.pool.make_room(self._next_pages()):
-            least = self.start_ratio * LEAST_RATIO
-            self.ratio = max(self.ratio - (self.start_ratio - least) / DECAY_STEPS, least)
+        pool = self.pool
+        if pool.make_room(pool.demand(1)):
+            self._decay(1)
         else:
             self._retract()
-        self.pool.make_room(len(self.running) * self.pool.page)  # SGLang asks for a page each, needed or not
-        self.pool.take(self._next_pages())
-        return Batch("decode", [Chunk(job, job.computed, 1) for job in self.running])
+        pool.advance(1)
+        more = 0 if self.waiting and not self._shut else pool.horizon(self.decode.horizon() - 1)
+        return Batch("decode", [], 1 + more, not self._shut)
 
-    def _next_pages(self) -> int:
-        """What the next token of every running request takes: a page where the last one is full."""
-        page = self.pool.page
-        return page * sum(not job.computed % page for job in self.running)
+    def _decoded(self, steps: int) -> list[Job]:
+        """`steps` decode steps are over; of the first of a batch the memory is taken already."""
+        decode, pool = self.decode, self.pool
+        more = decode.step + steps - pool.step
+        self._decay(more)
+        pool.advance(more)
+        finished: list[Job] = sorted(decode.advance(steps), key=admission)  # type: ignore[arg-type]
+        for job in finished:
+            self._leave(job)
+            pool.free += pool.checkpoint(job, job.computed) + pool.release(job)
+            self._ended = True
+        return finished
+
+    def _decay(self, steps: int) -> None:
+        """The estimate falls to its least, step by step: one product would round otherwise."""
+        least = self.start_ratio * LEAST_RATIO
+        by = (self.start_ratio - least) / DECAY_STEPS
+        while steps > 0 and self.ratio != least:
+            self.ratio = max(self.ratio - by, least)
+            steps -= 1
 
     def _retract(self) -> None:
         """Send requests back to the queue, fewest produced tokens and then longest prompt first, until the others can
         go on; the last one stays. Those that stay are left sorted the other way round."""
-        self.running.sort(key=lambda job: (job.generated, -job.prompt), reverse=True)
+        pool = self.pool
+        self.running.sort(key=lambda job: (job.base - job.prompt, -job.prompt), reverse=True)
         while len(self.running) > 1:
             job = self.running.pop()
-            self.pool.free += self.pool.release(job)
-            self.pool.make_room(len(self.running) * RETRACT_STEPS)
+            self._leave(job)
+            pool.free += pool.release(job)
+            pool.make_room(len(self.running) * RETRACT_STEPS)
             job.computed = job.cached = 0
             job.preemptions += 1
             self.retracted.append(job)
-            if self.pool.make_room(self._next_pages()):
+            if pool.make_room(pool.demand(1)):
                 break
-        produced = sum(job.generated for job in self.running) + RETRACT_STEPS * len(self.running)
-        self.ratio = min(1.0, produced / (sum(job.max_new for job in self.running) + 1))
+        self._place(self.running)
+        produced = sum([self._produced(job) + RETRACT_STEPS for job in self.running])
+        self.ratio = min(1.0, produced / (sum([job.max_new for job in self.running]) + 1))
         self._shut = False
         for job in self.retracted:
             self.add(job)
+
+    def _produced(self, job: Job) -> int:
+        """Tokens that a running request has generated."""
+        return job.base + self.decode.step + 1 - job.prompt
 
     # -- admission ---------------------------------------------------------------------------------------------------
 
@@ -225,6 +261,7 @@ class Sglang:
         self._sort()
         budget = Budget(self.pool, self._reserved(), self.limits)
         chunks = [self._continue(self.chunked, budget)] if self.chunked else []
+        going_on = len(chunks)
         for job in self.waiting:
             if budget.spent:
                 break
@@ -245,6 +282,7 @@ class Sglang:
                 break
             if tokens == 0:
                 break
+        del self.waiting[: len(chunks) - going_on]
         return self._extend(chunks)
 
     def _piece(self, job: Job, node: Node, prefix: int, budget: Budget) -> int | None:
@@ -266,14 +304,27 @@ class Sglang:
         self.pool.make_room(sum(chunk.tokens + spare for chunk in chunks))
         for chunk in chunks:
             self.pool.take(self.pool.pages(chunk.start, chunk.tokens))
-        chosen = {chunk.job for chunk in chunks}
-        self.waiting = [job for job in self.waiting if job not in chosen]
         return Batch("extend", chunks)
+
+    def _extended(self, batch: Batch) -> list[Job]:
+        """An extend step is over: requests whose prompt is complete have a token."""
+        pool, finished = self.pool, []
+        for job, _, tokens in batch.chunks:
+            job.computed += tokens
+            if job is self.chunked:
+                continue
+            job.generated += 1
+            pool.free += pool.checkpoint(job, job.computed)
+            if job.generated == job.output:
+                pool.free += pool.release(job)
+                finished.append(job)
+        self.prefilled = [chunk.job for chunk in batch.chunks]
+        return finished
 
     def _reserved(self) -> float:
         """Tokens that running requests are taken to need until they end."""
         ratio = 1.0 if self.limits.ignore_eos else self.ratio
-        return sum(min(job.max_new - job.generated, LONGEST_ESTIMATE) * ratio for job in self.running)
+        return sum([min(job.max_new - self._produced(job), LONGEST_ESTIMATE) * ratio for job in self.running])
 
     def _continue(self, job: Job, budget: Budget) -> Chunk:
         """The next piece of a prompt that is not complete. It always goes on: only its end frees its memory."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvsim.cache.radix import Key, Node, RadixTree
 from kvsim.cache.radix_pool import Job, RadixPool
+from kvsim.engine.decode_set import DecodeSet
 from kvsim.sched.sglang import Batch, Limits, Sglang
 from kvsim.validate.vllm_schedule import generated_token
 
@@ -53,7 +54,7 @@ def scheduler(limits: Json, unit: int) -> Sglang:
         max_prefill_tokens=limits["max_prefill_tokens"], policy=limits.get("policy", "fcfs"),
         priorities=limits.get("priority_scheduling", False), ignore_eos=limits["ignore_eos"],
         conservativeness=limits.get("conservativeness", 1.0),
-    ))
+    ), DecodeSet((0,)))
 
 
 def steps(recording: Json, page_ids: dict[int, Key] | None = None) -> list[Json]:
@@ -93,6 +94,7 @@ def leaf(node: Node) -> list[Any]:
 
 
 def _scheduled(engine: Sglang, batch: Batch | None) -> Json:
+    decoding = engine.running if batch and batch.kind == "decode" else []
     chunks = batch.chunks if batch else []
     tree, evictable, protected, free = _memory(engine.pool)
     watched = engine.pool.tree
@@ -100,8 +102,8 @@ def _scheduled(engine: Sglang, batch: Batch | None) -> Json:
     evicted, watched.evicted = watched.evicted, []
     return {
         "kind": batch.kind if batch else None,
-        "scheduled": {str(chunk.job.row): chunk.tokens for chunk in chunks},
-        "from": {str(chunk.job.row): chunk.start for chunk in chunks} if batch and batch.kind == "extend" else {},
+        "scheduled": {str(job.row): 1 for job in decoding} | {str(chunk.job.row): chunk.tokens for chunk in chunks},
+        "from": {str(chunk.job.row): chunk.start for chunk in chunks},
         "running": [job.row for job in engine.running],
         "waiting": [job.row for job in engine.waiting],
         "retracted": [job.row for job in engine.retracted],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
+from simpy import Environment
 
 from kvsim.cache.base import Allocator
 from kvsim.cache.buddy import Buddy
@@ -15,6 +17,8 @@ from kvsim.cache.none import NoCache
 from kvsim.cache.oracle import Oracle
 from kvsim.cache.paged import Paged
 from kvsim.cache.prefix import PrefixPaged
+from kvsim.cache.radix import RANKS
+from kvsim.cache.radix_pool import RadixPool
 from kvsim.cache.ranked import RankedPrefix
 from kvsim.cache.reserve import Reserve
 from kvsim.cache.retained import Retained
@@ -23,9 +27,11 @@ from kvsim.cache.tier import Tier
 from kvsim.cache.tiered import Tiered
 from kvsim.cost.shape import StepShape
 from kvsim.engine.decode_set import NEVER
-from kvsim.engine.replay import replay
+from kvsim.engine.interfaces import Source
+from kvsim.engine.replay import drive, replay
+from kvsim.engine.sglang_replica import SglangReplica
 from kvsim.record import Recorder
-from kvsim.sched import SCHEDULERS
+from kvsim.sched import SCHEDULERS, sglang
 from kvsim.sched.base import Limits
 from kvsim.trace.transform import sample
 from kvsim.trace.types import Trace, make_trace
@@ -157,3 +163,57 @@ def test_any_stride_gives_the_same_run(scheduler: str, name: str) -> None:
         for stride in (7, NEVER):
             for key, value in runs[1].items():
                 assert runs[stride][key] == value, (seed, stride, key)
+
+
+def crowd(rng: random.Random) -> tuple[Trace, list]:
+    """Short prompts and long answers, all at about the same time: what runs outgrows a small pool."""
+    n = rng.randint(20, 40)
+    arrival = np.cumsum([rng.randrange(2_000_000) for _ in range(n)])
+    prompt = [rng.randint(16, 60) for _ in range(n)]
+    output = [rng.randint(30, 120) for _ in range(n)]
+    priority = [rng.choice([0, 0, 1]) for _ in range(n)]
+    chains = [[(rng.randrange(9), 0, 1)] for _ in range(n)]
+    return make_trace("crowd", "test", arrival, prompt, output, priority=priority), chains
+
+
+def kept(build: partial, replicas: list[SglangReplica], env: Environment, source: Source, recorder: Recorder):
+    replicas.append(build(env, source=source, recorder=recorder))
+    return replicas[0]
+
+
+@pytest.mark.parametrize("eviction", RANKS)
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+def test_any_stride_of_sglang_gives_the_same_run(policy: str, eviction: str) -> None:
+    retracted = evicted = 0
+    for seed in range(25):
+        rng = random.Random(f"{policy}{eviction}{seed}")
+        crowded = seed % 3 == 0
+        trace, chains = crowd(rng) if crowded else random_trace(rng)
+        longest = int((trace.prompt_tokens + trace.output_tokens).max())
+        page = rng.choice([1, 4, 16])
+        tokens = 600 if crowded else rng.choice([longest + 40, 2 * longest, 5000])
+        limits = sglang.Limits(
+            max_running=16 if crowded else rng.choice([1, 3, 16]), chunk_tokens=rng.choice([16, 64, 512]),
+            max_prefill_tokens=600, policy=policy, priorities=rng.random() < 0.2,
+            ignore_eos=not crowded and rng.random() < 0.2,
+            conservativeness=0.01 if crowded else rng.choice([1.0, 0.3]),
+        )
+        windows = rng.choice([(0,), (0, 40), (64,)])
+        runs = {}
+        for stride in (1, 7, NEVER):
+            pool = RadixPool(tokens, page, eviction, unit=page)
+            build = partial(SglangReplica, pool=pool, limits=limits, token_bytes=TOKEN, cost=LinearCost(),
+                            windows=windows, max_stride=stride)
+            replicas = []
+            record = drive(trace, partial(kept, build, replicas), chains=chains.__getitem__)
+            replicas[0].engine.check()
+            runs[stride] = facts(record) | {"evicted": pool.evicted, "map": record.map_columns()["row"].tolist()}
+            check_gaps(trace, record)
+            assert pool.free + pool.evictable == pool.tokens
+            assert record.step_columns()["steps"].max(initial=0) <= stride
+        retracted += sum(runs[1]["request.preemptions"])
+        evicted += runs[1]["evicted"]
+        for stride in (7, NEVER):
+            for key, value in runs[1].items():
+                assert runs[stride][key] == value, (seed, stride, key)
+    assert retracted and evicted > 1000

@@ -99,6 +99,16 @@ def test_every_router_serves_everyone_the_same_way_twice(router: str, seed: int)
     assert facts(steps) == facts(record)
 
 
+@pytest.mark.parametrize("router", ROUTERS.names())
+def test_strides_of_sglang_change_nothing_behind_a_router(router: str) -> None:
+    trace = traffic(4)
+    how = {"replicas": 3, "router": router, "policy": "radix", "engine": "sglang", "gpu_memory_utilization": 0.42}
+    record, counters = fleet(trace, **how)
+    steps, counted = fleet(trace, **how, max_stride=1)
+    assert facts(steps) == facts(record) and counted == counters
+    assert len(record.step_columns()["steps"]) < record.engine_steps == len(steps.step_columns()["steps"])
+
+
 def test_round_robin_takes_turns_and_sessions_stay() -> None:
     trace = traffic(1)
     columns = fleet(trace, replicas=3, router="round-robin")[0].request_columns()
