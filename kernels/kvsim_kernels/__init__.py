@@ -9,12 +9,13 @@ from .copy import kv_copy
 from .decode import decode_attention
 from .prefill import prefill_attention
 from .score import kv_score
-from .uncached import uncached_decode_attention
+from .uncached import UncachedWorkspace, uncached_decode_attention
 
 __all__ = [
     "Cache",
     "ContiguousCache",
     "PagedCache",
+    "UncachedWorkspace",
     "decode_attention",
     "kv_append",
     "kv_compact",

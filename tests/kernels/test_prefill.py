@@ -12,7 +12,7 @@ from kvsim_kernels.grid import Case, prefill, relative_error
 from kvsim_kernels.prefill import prefill_attention
 from kvsim_kernels.reference import prefill as reference
 from kvsim_kernels.sample import Batch, batch
-from kvsim_kernels.uncached import uncached_decode_attention
+from kvsim_kernels.uncached import UncachedWorkspace, uncached_decode_attention
 
 CPU = torch.device("cpu")
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -166,6 +166,21 @@ def test_uncached_decode_of_an_empty_batch_is_empty() -> None:
     weight = torch.zeros(2, 64, 32, dtype=BF16)
     q, hidden = torch.zeros(0, 4, 64, dtype=BF16), torch.zeros(0, 8, 32, dtype=BF16)
     assert uncached_decode_attention(q, hidden, weight, weight, int32()).shape == (0, 4, 64)
+
+
+def test_uncached_decode_computes_into_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    q, hidden, *weights = (torch.randn(shape).to(BF16) for shape in ((2, 4, 64), (2, 24, 32), (2, 64, 32), (2, 64, 32)))
+    lengths = int32(24, 7)
+    want = uncached_decode_attention(q, hidden, *weights, lengths)
+    workspace, out = UncachedWorkspace.of(hidden, weights[0]), torch.empty_like(q)
+    assert uncached_decode_attention(q, hidden, *weights, lengths, out=out, workspace=workspace) is out
+    assert torch.equal(out, want)
+    with pytest.raises(ValueError, match=r"workspace.keys has shape"):
+        uncached_decode_attention(q[:1], hidden[:1], *weights, lengths[:1], workspace=workspace)
+    monkeypatch.setattr("kvsim_kernels.uncached.capturing", lambda device: True)
+    with pytest.raises(ValueError, match="give `out` and `workspace` while a CUDA graph is captured"):
+        uncached_decode_attention(q, hidden, *weights, lengths, out=out)
 
 
 def test_uncached_decode_refuses_an_empty_sequence() -> None:

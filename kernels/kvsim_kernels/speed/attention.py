@@ -17,7 +17,7 @@ from ..grid import relative_error
 from ..prefill import Rung, prefill_attention
 from ..reference import cache as held
 from ..reference import prefill as reference
-from ..uncached import uncached_decode_attention
+from ..uncached import UncachedWorkspace, uncached_decode_attention
 from . import rivals
 from .limits import noise, normal
 from .points import Point, Subject, void
@@ -166,7 +166,10 @@ def uncached_subject(shape: Shape, width: int, device: torch.device, seed: int) 
     lengths = torch.full((shape.batch,), shape.length, dtype=torch.int32, device=device)
     out = torch.full_like(q, torch.nan)
 
-    recompute = partial(uncached_decode_attention, q, hidden, weights[0], weights[1], lengths, check_contents=False)
+    workspace = UncachedWorkspace.of(hidden, weights[0])
+    recompute = partial(
+        uncached_decode_attention, q, hidden, weights[0], weights[1], lengths, workspace=workspace, check_contents=False
+    )
 
     def error() -> float:
         keys, values = ((hidden[-1].double() @ weight[0].double().T).bfloat16() for weight in weights)
