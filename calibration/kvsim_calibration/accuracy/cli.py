@@ -64,8 +64,8 @@ def command(
     if out and not out.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {out.parent} is not there")
     size = QUICK if quick else FULL
-    if context or policies:
-        size = replace(size, context=context or size.context, others=())
+    if context:
+        size = replace(size, context=context, others=())
     chosen = known.parse(policies) if policies else (known.quick if quick else known.defaults)(size.context)
     body = read(text) if text else documentation()
     loaded = load(weights)
@@ -73,7 +73,7 @@ def command(
     facts = _facts(loaded, body, size, len({item.key["item"] for item in work if item.key["kind"] == "text"}))
     with progress("Measuring") as update:
         count = workers or min(os.cpu_count() or 1, _WORKERS)
-        rows = run(loaded, work, Rows(place({**facts, "files": loaded.stamp()})), update, count)
+        rows = run(loaded, work, Rows(place({**facts, "others": size.others, "files": loaded.stamp()})), update, count)
     document = {"schema": 1, **facts, "results": summarize(rows, chosen, size, loaded.model.dims),
                 "by_context": by_context(rows, size)}  # fmt: skip
     if out:

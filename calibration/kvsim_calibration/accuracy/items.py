@@ -58,7 +58,8 @@ class Item:
 
 
 def items(loaded: Loaded, text: str, size: Size, policies: Sequence[Policy]) -> list[Item]:
-    """Texts, needles, and texts again with less or more before the tokens that are decoded.
+    """Texts, needles, and, if the windows of a quarter are among the policies, texts again with less or more before
+    the tokens that are decoded. Which texts does not depend on the policies.
 
     Raises InputError where the model or the text is too short."""
     longest = max((size.context, *size.others))
@@ -72,7 +73,7 @@ def items(loaded: Loaded, text: str, size: Size, policies: Sequence[Policy]) -> 
     for number, needle in enumerate(hidden):
         key = {"kind": "needle", "item": number, "context": size.context, "depth": needle.depth}
         found.append(Item(key, needle.tokens, needle.prompt, policies))
-    for context in size.others:
+    for context in size.others if set(windows(size.context)) <= set(policies) else ():
         found += [_text(size, number, context, begin, chunk, windows(context))
                   for number, chunk in list(enumerate(texts))[::2]]  # fmt: skip
     return found

@@ -37,10 +37,10 @@ def summarize(rows: Sequence[Row], policies: Sequence[Policy], size: Size, dims:
 def by_context(rows: Sequence[Row], size: Size) -> list[Row]:
     """The window at a quarter of several contexts, on the same decoded tokens, shortest context first; [] where only
     one was measured. A line has the context's tokens, and of a policy's facts those that texts give."""
-    if not size.others:
-        return []
     shared = {row["item"] for row in rows if row["kind"] == "text" and row["context"] in size.others}
     same = [row for row in rows if row["item"] in shared]
+    if not same:
+        return []
     return [{"context": context, **_texts(same, policy, context)}
             for context in sorted((size.context, *size.others)) for policy in windows(context)]  # fmt: skip
 

@@ -50,7 +50,7 @@ def chunks(tokens: list[int], count: int, length: int) -> list[list[int]]:
     fitting = min(count, len(tokens) // length)
     if fitting == 0:
         raise InputError(f"the text has {len(tokens):,} tokens; one chunk needs {length:,}: "
-                         "give a longer one with --text")
+                         "give a longer one with --text, or a smaller --context")
     stride = len(tokens) // fitting
     return [tokens[i * stride : i * stride + length] for i in range(fitting)]
 

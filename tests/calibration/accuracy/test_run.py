@@ -102,6 +102,8 @@ def test_other_contexts_decode_the_same_tokens_and_all_begin_as_the_model_expect
             assert (len(item.tokens), item.prompt) == (context + 1, context - 64)
             assert item.tokens[-65:] == found[256][item.key["item"]].tokens[-65:]
     assert all(item.tokens[0] == 5 for item in work)
+    few = items(replace(small, tokenizer=Letters(5)), TEXT, replace(SIZE, others=(128, 512)), SOME[:1])
+    assert [item.tokens for item in few] == [item.tokens for item in work if item.key["context"] == 256]
 
 
 def test_what_is_too_short_is_refused(small: Loaded) -> None:
@@ -152,8 +154,14 @@ def test_the_default_command(small: Loaded, tmp_path: Path, monkeypatch: pytest.
     assert json.loads(capsys.readouterr().out) == document
     (kept,) = (tmp_path / "kvsim" / "accuracy").iterdir()
     assert len(kept.read_text().splitlines()) == (3 + 5) * len(document["results"]) + 2 * 2 * 3
-    assert main([*command, "--policies", "int8"]) == 0
+    assert main([*command, "--policies", "int8", "--json"]) == 0  # the very rows of the whole
+    (int8,) = (row for row in document["results"] if row["policy"] == "int8")
+    part = json.loads(capsys.readouterr().out)
+    assert part["results"] == [document["results"][0], int8] and part["by_context"] == []
+    assert len(list((tmp_path / "kvsim" / "accuracy").iterdir())) == 1
+    assert main([*command, "--policies", "int8", "--context", "256"]) == 0
     assert "quarter kept" not in capsys.readouterr().out
+    assert len(list((tmp_path / "kvsim" / "accuracy").iterdir())) == 2
 
 
 @pytest.mark.slow
