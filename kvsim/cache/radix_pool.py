@@ -55,6 +55,11 @@ class RadixPool:
         self._residue = [0] * page
         """decoding requests by their base modulo the page"""
         self._decoding = 0
+        self._sum_base = 0
+        self._computed = 0
+        """tokens of requests that hold memory and do not decode"""
+        self.owned = 0
+        """what the tree owns of all requests' tokens, each counted for itself"""
 
     @property
     def evictable(self) -> int:
@@ -72,6 +77,8 @@ class RadixPool:
         job.node = node
         job.owned = job.cached = job.computed = prefix
         job.inserted = 0
+        self.owned += prefix
+        self._computed += prefix
 
     def make_room(self, tokens: int) -> bool:
         """Evict until `tokens` are free or nothing more can go; whether they are free then."""
@@ -91,16 +98,31 @@ class RadixPool:
         self.free -= tokens
         assert self.free >= 0, "took more than make_room made"
 
+    def compute(self, job: Job, tokens: int) -> None:
+        """`tokens` more of its tokens are in the pages that were taken for them."""
+        job.computed += tokens
+        self._computed += tokens
+
     # -- decoding -----------------------------------------------------------------------------------------------------
 
     def join(self, job: Job) -> None:
         """`job` (its `base` set) takes part in all decode steps from now on."""
         self._residue[job.base % self.page] += 1
         self._decoding += 1
+        self._sum_base += job.base
+        self._computed -= job.computed
 
     def leave(self, job: Job) -> None:
+        """`job` no longer decodes; the caller has brought `computed` up to date."""
         self._residue[job.base % self.page] -= 1
         self._decoding -= 1
+        self._sum_base -= job.base
+        self._computed += job.computed
+
+    @property
+    def lengths(self) -> int:
+        """Tokens that all requests together have in the pool, shared ones each counted for itself."""
+        return self._computed + self._sum_base + self._decoding * self.step
 
     def length(self, job: Job) -> int:
         """Tokens that `job` has in the pool."""
@@ -151,7 +173,9 @@ class RadixPool:
         if 0 < prompt < whole:
             self._insert(job, prompt, prompt, job.priority + 1)
         freed = max(0, already - job.owned)
-        node, job.owned = self.match(job, whole)
+        node, owned = self.match(job, whole)
+        self.owned += owned - job.owned
+        job.owned = owned
         self.tree.unlock(job.node)
         self.tree.lock(node)
         job.node = node
@@ -162,6 +186,8 @@ class RadixPool:
         assert job.node is not None
         freed = self._whole(job.computed) - job.owned
         self.tree.unlock(job.node)
+        self.owned -= job.owned
+        self._computed -= job.computed
         job.node = None
         job.owned = 0
         return freed
@@ -170,6 +196,8 @@ class RadixPool:
         """Raise AssertionError where an invariant is broken, `jobs` being all that hold pages. Slow: for tests."""
         self.tree.check()
         held = sum(self._whole(self.length(job)) - job.owned for job in jobs)
+        assert self.lengths == sum(self.length(job) for job in jobs)
+        assert self.owned == sum(job.owned for job in jobs)
         assert self.free + self.tree.size * self.unit + held == self.tokens, "pages leaked"
 
     def _whole(self, tokens: int) -> int:

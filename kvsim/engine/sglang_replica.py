@@ -268,18 +268,14 @@ class SglangReplica:
     def stats(self) -> MemoryStats:
         """Protected tree pages and pages of requests are used, evictable ones are cached; the tail of a last page
         counts as reserved (it is at most a page a request)."""
-        pool, size, held = self.pool, self.token_bytes, self._holding()
-        own = sum([pool.length(job) - job.owned for job in held])
-        pages = sum([-(-pool.length(job) // pool.page) * pool.page - job.owned for job in held])
+        pool, size = self.pool, self.token_bytes
+        own = pool.lengths - pool.owned
         protected = pool.tree.protected * pool.unit
-        shared = sum([job.owned for job in held]) - protected
-        # slots that results of this step give back are still on their way to `free`
         reserved = pool.tokens - pool.free - protected - pool.evictable - own
-        assert reserved >= pages - own
         return MemoryStats(
             pool=pool.tokens * size, used=(protected + own) * size, reserved=reserved * size, internal=0,
             cached=pool.evictable * size, external=0, free=pool.free * size,
-            shared_saved=max(0, shared) * size, largest_free=pool.free * size,
+            shared_saved=max(0, pool.owned - protected) * size, largest_free=pool.free * size,
         )
 
 

@@ -310,7 +310,7 @@ class Sglang:
         """An extend step is over: requests whose prompt is complete have a token."""
         pool, finished = self.pool, []
         for job, _, tokens in batch.chunks:
-            job.computed += tokens
+            pool.compute(job, tokens)
             if job is self.chunked:
                 continue
             job.generated += 1
