@@ -29,6 +29,8 @@ from kvsim.trace.types import make_trace
 from kvsim.units import NS_PER_S
 from kvsim.validate.report import Goal, Report, Row
 from kvsim.validate.truth import Asked
+from kvsim_calibration.backends.clock import undisturbed
+from kvsim_calibration.engine.constants import Timed, fitted, words
 from kvsim_calibration.engine.model import Dims
 from kvsim_calibration.engine.setup import Options, about, build, free_bytes, recorded, serve
 from kvsim_calibration.engine.steps import Step, fill, time_step
@@ -60,13 +62,13 @@ REQUESTS = (12, 400)
 
 
 def step(asked: Asked, progress: Tell) -> Report:
-    """Every case is timed in rounds, as many as the time allows; the median of its turns counts."""
+    """Every case is timed in rounds, as many as the time allows."""
     ground = Ground.of(asked)
     times = ground.times((*FITTED, *TRIED), asked.seconds, progress)
-    fitted = ground.fitted({case: ns for case, ns in times.items() if case in FITTED})
-    rows = [fitted.row(case, ns, ground) for case, ns in times.items() if case in TRIED]
+    known = ground.fitted({case: ns for case, ns in times.items() if case in FITTED})
+    rows = [known.row(case, ns, ground) for case, ns in times.items() if case in TRIED]
     left = len(FITTED) + len(TRIED) - len(times)
-    skipped = {FIT + fitted.constants(): len(times) - len(rows)}
+    skipped = {FIT + known.constants(): len(times) - len(rows)}
     return Report("step", rows, skipped | ({"needs more than half of the free memory": left} if left else {}),
                   STEP_GOALS)  # fmt: skip
 
@@ -129,7 +131,7 @@ class Ground:
         return self.options(0).token_bytes(self.spec)
 
     def times(self, steps: Sequence[Step], seconds: float, progress: Tell) -> dict[Step, float]:
-        """Median ns of each step that half of the free memory has room for."""
+        """ns of each step (`clock.undisturbed`) that half of the free memory has room for."""
         room = free_bytes(self.asked.device) // 2 // self.token_bytes
         found: dict[Step, list[int]] = {case: [] for case in steps if case.tokens <= room}
         engine = build(self.options(max(case.tokens for case in found)))
@@ -139,31 +141,15 @@ class Ground:
             for case, ns in found.items():
                 ns += time_step(engine, case, TURNS[case.kind])
                 progress(time.monotonic() - begin, seconds)
-        return {case: float(np.median(ns)) for case, ns in found.items()}
+        return {case: undisturbed(ns, self.asked.device) for case, ns in found.items()}
 
     def fitted(self, times: dict[Step, float]) -> Ground:
-        """The same with the constants of the engine that explain these steps best: what it adds to every step, to each
-        sequence and to a prompt, and a factor on the device's time of steps with prompts. None is negative."""
-        from scipy.optimize import nnls
-
-        bare = CostModel(self.cost.geometry, self.device)
-        rows, rest = [], []
-        for case, ns in times.items():
-            device = bare.step(case.shape())
-            prompt = bool(case.chunks)
-            rows.append([1 / ns, (len(case.contexts) + len(case.chunks)) / ns, prompt / ns, prompt * device / ns])
-            rest.append(1 - device / ns)
-        scale = np.linalg.norm(rows, axis=0)  # columns of one size, from nanoseconds to a factor
-        every, sequence, extra, factor = (nnls(np.array(rows) / scale, np.array(rest))[0] / scale).tolist()
-        host = replace(self.cost.host, exposed_ns=every, exposed_per_sequence_ns=sequence, exposed_prefill_ns=extra,
-                       prompt_factor=1 + factor)  # fmt: skip
-        return replace(self, cost=CostModel(self.cost.geometry, self.device, host))
+        """The same with the constants of the engine that explain these steps best."""
+        return replace(self, cost=fitted(self.cost, [Timed((case,), ns) for case, ns in times.items()]))
 
     def constants(self) -> str:
         """Of the engine, in words."""
-        host = self.cost.host
-        return (f"{host.exposed_ns / 1e6:.2f} ms a step, {host.exposed_per_sequence_ns / 1e6:.3f} ms a sequence, "
-                f"{host.exposed_prefill_ns / 1e6:.2f} ms a prompt, prompts × {host.prompt_factor:.3f}")
+        return words(self.cost)
 
     def row(self, case: Step, ns: float, before: Ground) -> Row:
         """A timed step beside its prediction, and what that was `before` the fit."""
