@@ -180,7 +180,7 @@ def test_quick_on_smollm2(smollm2: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert abs(results["int8"]["perplexity_change"]) < 0.01 and results["int8"]["top1_agreement"] > 0.95
     no_sinks, sinks = results["window:sinks=0,recent=128"], results["window:sinks=4,recent=124"]
     assert no_sinks["perplexity_change"] > 4 * sinks["perplexity_change"] > 0
-    assert results["heavy_hitter:budget=128,recent=64"]["kl"] < sinks["kl"]
+    assert results["heavy_hitter:budget=128,recent=64"]["kl"] < 0.25 * no_sinks["kl"]  # it keeps sinks by itself
     assert all(len(row["attention_error"]["layers"]) == 30 for row in results.values())
     assert main(["accuracy", "--quick"]) == 0  # all of it is there already
     assert "4 sinks + 124" in capsys.readouterr().out
