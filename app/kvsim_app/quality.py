@@ -33,8 +33,12 @@ class Quality:
     """facts found again of those that were asked for"""
     cache: float
     """share of the full cache's bytes"""
-    text: str
+    said: tuple[str, str]
     """the change and its interval in percent, as the command line writes them"""
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.said)
 
 
 def of_policy(run: str, policy: Policy) -> list[Quality]:
@@ -77,7 +81,7 @@ def _quality(run: str, row: Mapping[str, Any]) -> Quality:
     needle = row["needle"]
     return Quality(
         run, label(row), row["perplexity_change"], low, high, row["top1_agreement"],
-        f"{needle['found']} of {needle['asked']}", row["share"], f"{change(row['perplexity_change'])} {interval(row)}",
+        f"{needle['found']} of {needle['asked']}", row["share"], (change(row["perplexity_change"]), interval(row)),
     )  # fmt: skip
 
 

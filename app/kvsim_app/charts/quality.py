@@ -40,7 +40,11 @@ def perplexity(rows: Sequence[Quality], names: Sequence[str]) -> alt.LayerChart:
     x = alt.X(
         "change:Q",
         scale=alt.Scale(domain=[low - room, high + room], nice=False),
-        axis=alt.Axis(format="+~%", title="perplexity over the full cache's", tickCount=6),
+        axis=alt.Axis(
+            labelExpr="datum.value == 0 ? '0%' : format(datum.value, '+~%')",
+            title="perplexity over the full cache's",
+            tickCount=6,
+        ),
     )
     none = alt.Chart(records(x=[0.0])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="x:Q")
     return alt.layer(

@@ -28,8 +28,9 @@ def table(runs: Mapping[str, Result]) -> pl.DataFrame:
         texts = {name: column.text(summary) for name, summary in summaries.items()}
         rows.append({"metric": column.heading, **{n: f"{t} ★" if t == best else t for n, t in texts.items()}})
     if changed := quality.of_runs(runs):
-        said = {name: " · ".join(row.text for row in changed[name]) or "not measured" for name in changed}
-        rows.append({"metric": "perplexity*", **{name: said.get(name, "unchanged") for name in runs}})
+        for place, (metric, same) in enumerate((("perplexity*", "unchanged"), ("95 % interval*", "–"))):
+            said = {n: " · ".join(row.said[place] for row in found) or "not measured" for n, found in changed.items()}
+            rows.append({"metric": metric, **{name: said.get(name, same) for name in runs}})
     return pl.DataFrame(rows)
 
 
@@ -117,7 +118,7 @@ def _quality(runs: Mapping[str, Result]) -> None:
         frame.show(
             perplexity(rows, list(runs)),
             "compare-quality",
-            "What it costs in answers *",
+            "What it costs in answers",
             "How much less sure the model is of the right next token when its cache is quantized or cut. Policies that "
             "are not drawn keep the cache whole, and the model's answers with it.",
         )
