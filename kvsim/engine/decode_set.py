@@ -135,10 +135,11 @@ class DecodeSet:
 
     def leave(self, seq: Sequence) -> None:
         """`seq` no longer decodes; its `computed` and `generated` are brought up to date."""
+        if seq.computed < seq.base + self.step:  # it has had a token since it joined
+            seq.last_token_ns = self._token_ns
         seq.computed = seq.base + self.step
         seq.generated = seq.computed + 1 - seq.prompt
         seq.decoding = False
-        seq.last_token_ns = max(seq.last_token_ns, self._token_ns)
         self._tokens_at[seq.last_token_ns] -= 1
         self.sequences.remove(seq)
         self.count -= 1

@@ -2,7 +2,8 @@
 
 Several decode steps that nothing can interrupt are one *stride*: their times come from one call of the cost model and
 SimPy sees one event. Nothing is committed before a stride ends, so an arrival that nobody foresaw only shortens it.
-A replica that is alone on the clock, all its arrivals known, need not even meet SimPy between two idle times.
+A replica that is alone on the clock, all its arrivals known, need not even meet SimPy between two idle times, but
+while it waits for its link.
 Step mode is the same loop with `max_stride = 1`, and gives the same Result to the nanosecond.
 """
 
@@ -80,7 +81,8 @@ class Replica:
         self._copies = kv.copies
         self._retention = kv.retention
         self._transfers = type(kv).take_transfers is not Allocator.take_transfers
-        self._alone = not (self._transfers or source.surprises)
+        self._alone = not source.surprises
+        """nobody looks at the shared clock but what comes over the link"""
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         env, state, source, record, cost = self.env, self.state, self.source, self.record, self.cost
@@ -108,17 +110,17 @@ class Replica:
             if plan.chunks or (plan.steps and not chunkable):
                 shape, tokens = self._one_step(plan)
                 self.now = now + cost.step(shape)
-                if not alone:
-                    yield env.timeout(self.now - now)
+                if state.loading or not alone:
+                    yield env.timeout(self.now - int(env.now))
                 self._planned = now
                 self._commit_step(plan, shape, tokens, now)
             elif plan.steps:
                 shape, ends = self._stride(plan, now)
-                if not alone:
+                if state.loading or not alone:
                     if len(ends) > 1 and (state.loading or (plan.open and source.surprises)):
                         yield from self._pass_until_woken(ends, now)
                     else:
-                        yield env.timeout(ends[-1] - now)
+                        yield env.timeout(ends[-1] - int(env.now))
                 self.now = ends[-1]
                 self._commit_stride(plan, shape, ends, now)
                 self._planned = ends[-2] if len(ends) > 1 else now

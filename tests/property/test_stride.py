@@ -121,6 +121,7 @@ def check_gaps(trace: Trace, record: Recorder) -> None:
     done = (columns["status"] == 0) & (trace.output_tokens > 0)
     gaps, counts = record.itl()
     assert counts.sum() == (trace.output_tokens[done] - 1).sum()
+    assert (np.bincount(np.unique(gaps, return_inverse=True)[1], counts) > 0).all()
     assert (gaps * counts).sum() == (columns["last_token_ns"] - columns["first_token_ns"])[done].sum()
 
 
