@@ -142,7 +142,7 @@ def test_what_is_stopped_stays_stopped_until_run_is_pressed(server: str, page: A
     stop = page.get_by_test_id("stMain").get_by_role("button", name="Stop")
     stop.click()
     page.get_by_text("Stopped.").wait_for()
-    settled(page)
+    page.wait_for_function(SETTLED)
     assert not stop.count()
     page.get_by_test_id("stSidebar").get_by_test_id("stBaseButton-primaryFormSubmit").click()
     stop.click()
