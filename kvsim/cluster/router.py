@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence as Many
 from typing import Protocol
 
-from mypy_extensions import mypyc_attr
-
 from kvsim.cache.base import Sequence
 from kvsim.registry import Registry
 from kvsim.trace.types import Trace
@@ -34,7 +32,6 @@ class Member(Protocol):
         ...
 
 
-@mypyc_attr(native_class=False)
 class Router(ABC):
     """Chooses a replica for every request when it arrives. Deterministic: ties go to the lowest index."""
 

@@ -206,9 +206,10 @@ def admission(seq: Sequence) -> int:
     return seq.admitted
 
 
-@mypyc_attr(native_class=False)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(ABC):
-    """Decides what a step computes. One file adds one: subclass, and register it under its name."""
+    """Decides what a step computes. One file adds one: subclass, and register it under its name (by the decorator, or
+    by a call where the file is compiled: decorated classes are not)."""
 
     holds_batch: bool = False
     """whether sequences that are done stay in their batch until it ends"""

@@ -7,11 +7,13 @@ least urgent one under priorities), which starts again from the head of the queu
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.cache.base import Sequence
 from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State, admission
 
 
-@SCHEDULERS("chunked")
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Chunked(Scheduler):
     """One token budget a step; decodes take one each, prompts are cut into chunks to fill it."""
 
@@ -159,3 +161,6 @@ def _admit(state: State, plan: Plan, budget: int) -> None:
             return
         slots -= 1
         budget -= min(planned, budget)
+
+
+SCHEDULERS("chunked")(Chunked)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State
 
 
-@SCHEDULERS("prefill-first")
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillFirst(Scheduler):
     """A step is either prompts (as many whole ones as the token budget takes) or one token of every running sequence.
 
@@ -57,3 +59,6 @@ def decode_all(state: State, plan: Plan) -> None:
         decode.leave(victim)
         kv.leave(victim)
         state.preempt(victim, plan)
+
+
+SCHEDULERS("prefill-first")(PrefillFirst)

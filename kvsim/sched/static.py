@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State
 from kvsim.sched.prefill_first import admit_prompts, decode_all
 
 
-@SCHEDULERS("static")
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Static(Scheduler):
     """Sequences that are done keep their slot and their memory until the longest of their batch has ended."""
 
@@ -24,3 +26,6 @@ class Static(Scheduler):
             decode_all(state, plan)
         plan.open = False
         return plan
+
+
+SCHEDULERS("static")(Static)

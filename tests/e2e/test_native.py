@@ -76,3 +76,51 @@ def run(code: str = RUN, folder: Path = ROOT, **environment: str) -> subprocess.
     )
     assert done.returncode == 0, done.stderr
     return done
+
+
+PLUGINS = """
+import kvsim
+from kvsim.cache.base import Allocator
+from kvsim.cache.paged import Paged
+from kvsim.cluster.router import ROUTERS, Router
+from kvsim.sched.base import SCHEDULERS, Limits, Scheduler
+from kvsim.sched.chunked import Chunked
+from kvsim.engine.replay import replay
+from kvsim.setup import prepare
+from kvsim.simulate import trace_of
+
+@SCHEDULERS("mine")
+class Mine(Scheduler):
+    def plan(self, state):
+        return Chunked().plan(state)
+
+@SCHEDULERS("mine too")
+class MineToo(Chunked):
+    def plan(self, state):
+        return super().plan(state)
+
+@ROUTERS("last")
+class Last(Router):
+    def choose(self, seq, members):
+        return members[-1]
+
+class MyCache(Paged):
+    taken = 0
+
+    def grow(self, seq, tokens):
+        MyCache.taken += tokens
+        return super().grow(seq, tokens)
+
+base = {"trace": "sample", "limit": 50, "model": "llama-3.2-1b", "device": "l4", "policy": "paged", "interval": False}
+said = [kvsim.run(kvsim.Scenario(**base, scheduler=name)).summary for name in ("chunked", "mine", "mine too")]
+assert said[0] == said[1] == said[2]
+assert set(kvsim.run(kvsim.Scenario(**base, replicas=2, router="last")).requests["replica"]) == {1}
+setup = prepare(kvsim.Scenario(**base))
+kv = MyCache(blocks=2000, block_size=16, token_bytes=1000)
+record = replay(trace_of(setup.scenario), scheduler=Mine(), limits=Limits(tokens=256), kv=kv, cost=setup.cost)
+assert record.prefill_tokens > MyCache.taken > 0
+"""
+
+
+def test_anybody_extends_it_in_plain_python() -> None:
+    run(PLUGINS)
