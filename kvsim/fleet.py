@@ -121,7 +121,7 @@ def _plain(setup: Setup, cost: CostModel, trace: Trace, link: Tier | None) -> Ca
         if link is not None:
             if not isinstance(kv, Paged):
                 raise InputError("--prefill-replicas needs a paged policy: caches move in blocks")
-            kv = Tiered(kv, link, swap=False)
+            kv = Tiered(kv, link, swap=False, keep=False)
         return Replica(
             env, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,
             source=source, recorder=recorder, tier=link or setup.spec.tier,

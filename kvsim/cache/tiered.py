@@ -24,7 +24,8 @@ class Tiered(Allocator):
     so it comes in without leaving: it is counted under `copied_in`).
     """
 
-    def __init__(self, inner: Paged, tier: Tier, *, swap: bool) -> None:
+    def __init__(self, inner: Paged, tier: Tier, *, swap: bool, keep: bool = True) -> None:
+        """`swap`: whether preempted sequences go out; `keep`: whether evicted prefix blocks do."""
         self.inner = inner
         self.tier = tier
         self.swap = swap
@@ -43,7 +44,7 @@ class Tiered(Allocator):
         """swapped sequence → its tokens"""
         self._blocks = HostBlocks()
         self._swapped_bytes = 0
-        if isinstance(inner, PrefixPaged):
+        if keep and isinstance(inner, PrefixPaged):
             inner.evicted = self._evicted
 
     @property

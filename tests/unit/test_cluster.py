@@ -184,6 +184,10 @@ def test_prefill_and_decode_apart(seed: int) -> None:
     moved = trace.prompt_tokens[trace.output_tokens > 1].sum()
     token = prepare(BASE).memory.kv_bytes_per_token
     assert 0 < counters["swapped_bytes"] <= (moved + 16 * len(trace)) * token
+    tight, counters = fleet(trace, replicas=3, prefill_replicas=1, router="least-loaded", gpu_memory_utilization=0.12)
+    assert counters["evicted_blocks"] > 0, "what a decode replica forgets does not go back over the link"
+    recomputed = int(tight.request_columns()["recomputed_tokens"].sum())
+    assert 0 < counters["swapped_bytes"] <= (moved + recomputed + 16 * len(trace)) * token
     slow, _ = fleet(trace, replicas=3, prefill_replicas=1, router="least-loaded", transfer="100MB,latency=10ms")
     second = {name: (c["last_token_ns"] - c["first_token_ns"]).sum() for name, c in
               (("fast", columns), ("slow", slow.request_columns()))}
