@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(args: list[str]) -> int:
     if not args or args[0] in ("--help", "-h", "help"):
-        print(_overview())
+        print(_overview(), flush=True)
         return 0
     if args[0] == "--version":
-        print(f"kvsim {__version__}")
+        print(f"kvsim {__version__}", flush=True)
         return 0
     name, rest = args[0], args[1:]
     result = _load(name)(args=rest, prog_name=f"kvsim {name}", standalone_mode=False)

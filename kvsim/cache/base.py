@@ -7,7 +7,6 @@ sequence and step: `advance(k)` moves all of them on at once, in time that does 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +113,7 @@ class MemoryStats:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Allocator(ABC):
+class Allocator:
     """A cache layout. "Does not fit" is a value, never an exception; a call that returns False changes nothing.
 
     Life of a sequence: `admit` → (`grow` …) → `join` → (`advance` …) → `leave` → `release`; it may be preempted, that
@@ -141,7 +140,6 @@ class Allocator(ABC):
         """Tokens of `seq` found in the prefix cache, at most `seq.tokens − 1`: at least one token is computed."""
         return 0
 
-    @abstractmethod
     def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
         """Take `seq` in with room for its cached prefix and `tokens` more.
 
@@ -149,57 +147,58 @@ class Allocator(ABC):
         to `computed` when they are computed. With `ensure`, that many tokens in all must fit now, though they are not
         all allocated (vLLM admits a request only where its whole prompt fits).
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def grow(self, seq: Sequence, tokens: int) -> bool:
         """Room for `tokens` beyond `seq.computed` (a further prefill chunk of an admitted, not decoding sequence)."""
+        raise NotImplementedError
 
     def fork(self, seq: Sequence, child: Sequence) -> bool:
         """`child` begins with all that `seq`, whose prompt has just been computed, holds, sharing it as far as the
         layout can. False where there is no room, or no sharing; `child` then has to compute its prompt itself."""
         return False
 
-    @abstractmethod
     def join(self, seq: Sequence) -> None:
         """`seq` (its `base` set) decodes from now on: it grows by one token a step."""
+        raise NotImplementedError
 
-    @abstractmethod
     def leave(self, seq: Sequence) -> None:
         """`seq` no longer decodes; it still holds its memory. The caller has brought `computed` up to date."""
+        raise NotImplementedError
 
-    @abstractmethod
     def release(self, seq: Sequence, *, finished: bool) -> None:
         """Give back all that `seq` holds. `finished`: it ended; otherwise it is preempted and may return."""
+        raise NotImplementedError
 
-    @abstractmethod
     def horizon(self, limit: int) -> int:
         """How many more steps (0 … limit) surely fit for all decoding sequences together."""
+        raise NotImplementedError
 
-    @abstractmethod
     def advance(self, steps: int) -> None:
         """All decoding sequences have grown by `steps` tokens (≤ the horizon)."""
+        raise NotImplementedError
 
-    @abstractmethod
     def never_fits(self, seq: Sequence) -> bool:
         """Whether `seq` could not even run alone."""
+        raise NotImplementedError
 
     def whole(self, seq: Sequence) -> tuple[int, int]:
         """(what `seq` will hold in the end, what there is) in units of the layout, nothing shared: a batch whose sum
         stays within it never runs out. (0, 0) where admission takes everything up front."""
         return 0, 0
 
-    @abstractmethod
     def stats(self) -> MemoryStats:
         """Where the bytes are, in time independent of the number of sequences."""
+        raise NotImplementedError
 
     def memory_map(self) -> list[tuple[int, int, int]]:
         """What lies where, in order of address: (first byte, byte after the last, row of the trace). Contiguous
         layouts have true addresses; blocks are interchangeable, so paged ones are drawn sequence after sequence."""
         return []
 
-    @abstractmethod
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken. Slow: for tests."""
+        raise NotImplementedError
 
     def loads(self, seq: Sequence) -> int:
         """Tokens of `seq` that a second tier holds: admission brings them in, and `seq` computes nothing until then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvsim.errors import InputError
-from kvsim.units import NS_PER_S, format_bytes, parse_bytes, parse_duration_ns
+from kvsim.units import format_bytes, parse_bytes, parse_duration_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,6 @@ class Tier:
     """bytes a second, each way (PCIe 5.0 x16 reaches about 50 GB/s of its 63)"""
     latency_ns: int = 10_000
     """of one transfer, before its first byte"""
-
-    def transfer_ns(self, size: int) -> int:
-        """Time one transfer of `size` bytes holds the link."""
-        return self.latency_ns + -(-size * NS_PER_S // self.bandwidth)
 
     def __str__(self) -> str:
         return f"host:{format_bytes(self.bytes)}" if self.bytes else "none"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import simpy
 
 from kvsim.cache.tier import Tier
+from kvsim.units import NS_PER_S
 
 
 class Link:
@@ -18,14 +19,14 @@ class Link:
 
     def __init__(self, env: simpy.Environment, tier: Tier) -> None:
         self._env = env
-        self._tier = tier
+        self._latency_ns, self._bandwidth = tier.latency_ns, tier.bandwidth
         self._free_ns = 0
         """when the last transfer ends"""
         self.busy_ns = 0
 
     def send(self, size: int, at: int, arrived: Callable[[], None] | None) -> None:
         """Queue `size` bytes at time `at`, not before any that were queued; `arrived` is called when they are over."""
-        time = self._tier.transfer_ns(size)
+        time = self._latency_ns - (-size * NS_PER_S // self._bandwidth)
         self.busy_ns += time
         self._free_ns = max(at, self._free_ns) + time
         if arrived is not None:

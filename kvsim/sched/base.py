@@ -6,7 +6,6 @@ a draft that would be committed later.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -207,17 +206,17 @@ def admission(seq: Sequence) -> int:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Scheduler(ABC):
+class Scheduler:
     """Decides what a step computes. One file adds one: subclass, and register it under its name (by the decorator, or
     by a call where the file is compiled: decorated classes are not)."""
 
     holds_batch: bool = False
     """whether sequences that are done stay in their batch until it ends"""
 
-    @abstractmethod
     def plan(self, state: State) -> Plan:
         """What to compute next; an empty plan where nothing can run. Takes constant time per step and sequence
         admitted, unless memory runs out."""
+        raise NotImplementedError
 
 
 SCHEDULERS: Registry[Any] = Registry("scheduler")

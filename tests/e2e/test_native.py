@@ -81,6 +81,7 @@ def run(code: str = RUN, folder: Path = ROOT, **environment: str) -> subprocess.
 PLUGINS = """
 import kvsim
 from kvsim.cache.base import Allocator
+from kvsim.cache.hybrid import Hybrid
 from kvsim.cache.paged import Paged
 from kvsim.cluster.router import ROUTERS, Router
 from kvsim.sched.base import SCHEDULERS, Limits, Scheduler
@@ -119,6 +120,7 @@ setup = prepare(kvsim.Scenario(**base))
 kv = MyCache(blocks=2000, block_size=16, token_bytes=1000)
 record = replay(trace_of(setup.scenario), scheduler=Mine(), limits=Limits(tokens=256), kv=kv, cost=setup.cost)
 assert record.prefill_tokens > MyCache.taken > 0
+assert [isinstance(kv, kind) for kind in (Hybrid, Allocator, Paged, Hybrid)] == [False, True, True, False]
 """
 
 
