@@ -31,6 +31,19 @@ def beside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.events.parquet")
 
 
+class Telling(Scheduler):
+    """A scheduler whose plans somebody hears."""
+
+    def __init__(self, inner: Scheduler, listener: Overheard) -> None:
+        self._inner, self._listener = inner, listener
+        self.holds_batch = inner.holds_batch
+
+    def plan(self, state: State) -> Plan:
+        found = self._inner.plan(state)
+        self._listener.hear(state, found)
+        return found
+
+
 class Overheard:
     """Events of one run: as many as it has prefill chunks, however long it decodes."""
 
@@ -51,17 +64,7 @@ class Overheard:
 
         def telling() -> Scheduler:
             scheduler = setup.scheduler()
-            if listeners:
-                listener, plan = listeners.pop(), scheduler.plan
-
-                def told(state: State) -> Plan:
-                    found = plan(state)
-                    listener.hear(state, found)
-                    return found
-
-                # on the object, for the compiled engine takes no class that it has not seen
-                scheduler.plan = told  # type: ignore[method-assign]
-            return scheduler
+            return Telling(scheduler, listeners.pop()) if listeners else scheduler
 
         return replace(setup, scheduler=telling)  # type: ignore[arg-type]
 
