@@ -27,7 +27,7 @@ NATIVE = ROOT / "kvsim" / "_native"
 COMPILED = {
     ".": "record",
     "cache": "base buddy buddy_space contiguous fit host_blocks hybrid none oracle paged prefix radix radix_pool "
-    "ranked reserve retained retention reuse space tiered",
+    "ranked reserve retained reuse space tiered",
     "cluster": "cluster member",
     "cost": "attention host line lockstep model pipeline policy prefill shape table",
     "engine": "arrivals decode_set interfaces link replay replica sampling sglang_replica shapes",

@@ -42,11 +42,6 @@ def digest(source: Path) -> int:
     return crc32(source.read_bytes())
 
 
-def source(module: ModuleType) -> Path:
-    """The Python source of one of kvsim's modules: a compiled one's `__file__` names a library."""
-    return HERE.parent.joinpath(*module.__name__.split(".")).with_suffix(".py")
-
-
 def manifest() -> dict[str, Any]:
     """What was compiled: the suffix of its files (this Python and platform) and the digest of every source."""
     found: dict[str, Any] = json.loads((FOLDER / "manifest.json").read_text())
@@ -60,7 +55,7 @@ def up_to_date() -> bool:
         return made["suffix"] == EXTENSION_SUFFIXES[0] and all(
             digest(HERE / source) == value for source, value in made["sources"].items()
         )
-    except OSError:
+    except (OSError, ValueError, KeyError):  # none, or one whose making was cut off
         return False
 
 

@@ -51,14 +51,8 @@ class Full:
     """Every token stays."""
 
     cap: int = NO_CAP
-
-    @property
-    def rolls(self) -> bool:
-        return False
-
-    @property
-    def scores_decodes(self) -> bool:
-        return False
+    rolls = False
+    scores_decodes = False
 
     def kept(self, prompt: int) -> int:
         return prompt
@@ -77,14 +71,8 @@ class Window:
 
     sinks: int = 4
     recent: int = 1020
-
-    @property
-    def rolls(self) -> bool:
-        return True
-
-    @property
-    def scores_decodes(self) -> bool:
-        return False
+    rolls = True
+    scores_decodes = False
 
     @property
     def cap(self) -> int:
@@ -107,14 +95,8 @@ class HeavyHitter:
 
     budget: int = 1024
     recent: int = 512
-
-    @property
-    def rolls(self) -> bool:
-        return False
-
-    @property
-    def scores_decodes(self) -> bool:
-        return True
+    rolls = False
+    scores_decodes = True
 
     @property
     def cap(self) -> int:
@@ -135,18 +117,9 @@ class SnapKV:
 
     budget: int = 1024
     observe: int = 32
-
-    @property
-    def cap(self) -> int:
-        return NO_CAP
-
-    @property
-    def rolls(self) -> bool:
-        return False
-
-    @property
-    def scores_decodes(self) -> bool:
-        return False
+    cap = NO_CAP
+    rolls = False
+    scores_decodes = False
 
     def kept(self, prompt: int) -> int:
         return min(prompt, self.budget)

@@ -69,6 +69,14 @@ def test_an_edited_source_is_what_runs(tmp_path: Path) -> None:
     assert run(ask, folder=tmp_path).stdout.strip() == "False"
 
 
+def test_a_manifest_that_was_cut_off_counts_for_none(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kvsim", tmp_path / "kvsim")
+    made = tmp_path / "kvsim" / "_native" / "manifest.json"
+    made.write_text(made.read_text()[:100])
+    ask = "import kvsim.cache.paged as paged; print(paged.__file__.endswith('.so'))"
+    assert run(ask, folder=tmp_path).stdout.strip() == "False"
+
+
 def run(code: str = RUN, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     found = {**os.environ, "PYTHONPATH": str(folder), **environment}
     done = subprocess.run(

@@ -16,12 +16,11 @@ import kvsim_kernels.reference.select as select
 
 import kvsim.cache.retention as retention
 import kvsim_calibration.accuracy as accuracy
-from kvsim import native
 from kvsim_calibration.engine import model, ops
 from kvsim_calibration.engine.caches import base
 from kvsim_calibration.engine.caches import store as formats
 
-_CODE = (base, formats, model, ops, select)
+_CODE = (base, formats, model, ops, retention, select)
 """what a row depends on beside this package"""
 
 
@@ -51,7 +50,7 @@ class Rows:
 def place(facts: dict[str, Any]) -> Path:
     """Where the rows of a run with these facts lie."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    files = [native.source(retention), *(Path(str(module.__file__)) for module in _CODE)]
+    files = [Path(str(module.__file__)) for module in _CODE]
     for file in [*files, *sorted(Path(str(accuracy.__file__)).parent.glob("*.py"))]:
         digest.update(file.read_bytes())
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
