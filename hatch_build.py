@@ -72,7 +72,8 @@ def compiled() -> str:
             with _silenced(log):
                 files = _build([path.relative_to(ROOT).as_posix() for path in sources], Path(folder))
         except (Exception, SystemExit) as error:  # mypyc exits, setuptools raises what it likes
-            said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+            printed = log.read_text(errors="replace").splitlines() if log.exists() else []
+            said = [line for line in printed if "error" in line]
             return f"{error} ({said[-1]})" if said else str(error)
         NATIVE.mkdir()
         for file in files:
