@@ -50,6 +50,8 @@ def grid(config: Path) -> list[Case]:
 class Instant:
     """A backend that takes no time: what a case costs hangs on its name alone."""
 
+    visits = 3
+
     def __init__(self) -> None:
         self.made: list[str] = []
 
@@ -153,28 +155,28 @@ def test_every_launch_is_washed_before_and_the_wash_is_not_timed() -> None:
 
 
 def test_visits_to_a_case_lie_apart_and_a_coarse_level_is_seen_twice_before_the_finest(grid: list[Case]) -> None:
-    places = {(case.name, visit): at for at, (case, visit) in enumerate(session.order(grid))}
-    assert len(places) == session.VISITS * len(grid)
+    places = {(case.name, visit): at for at, (case, visit) in enumerate(session.order(grid, 3))}
+    assert len(places) == 3 * len(grid)
     coarse, fine = ([case.name for case in grid if case.level == level] for level in (0, 2))
     assert max(places[name, 1] for name in coarse) < min(places[name, 0] for name in fine)
-    assert next(iter(session.order(grid)))[0].family == "ceiling"
+    assert next(iter(session.order(grid, 3)))[0].family == "ceiling"
 
 
 def test_a_session_goes_on_where_another_stopped(grid: list[Case], tmp_path: Path) -> None:
     path, run = tmp_path / "x.rows.jsonl", Instant()
     store = Store(path)
     store.describe({"backend": "torch", "name": "x"})
-    assert session.measure(grid, run, store, 0.0) == session.Outcome(0, session.VISITS * len(grid))
+    assert session.measure(grid, run, store, 0.0) == session.Outcome(0, 3 * len(grid))
     session.measure(grid[:40], run, store, 60.0)
     before = path.read_bytes()
     path.write_bytes(before[:-7])  # a kill in the middle of a line
     again = Store(path)
     outcome = session.measure(grid, run, again, 60.0)
-    assert outcome.left == 0 and outcome.made == session.VISITS * (len(grid) - 40) + 1
+    assert outcome.left == 0 and outcome.made == 3 * (len(grid) - 40) + 1
     assert path.read_bytes().startswith(before[:-7])
     kept = Store(path)
     assert sorted((r["case"], r["visit"]) for r in kept.rows) == sorted(
-        (case.name, visit) for case in grid for visit in range(session.VISITS))
+        (case.name, visit) for case in grid for visit in range(3))
 
 
 def test_a_case_that_does_not_run_is_put_down_once_and_not_tried_again(grid: list[Case], tmp_path: Path) -> None:
@@ -194,15 +196,20 @@ def test_raw_rows_of_another_machine_are_not_mixed(tmp_path: Path) -> None:
         Store(tmp_path / "y.jsonl")
 
 
-@pytest.mark.parametrize(("p80", "warns"), [(1.05, False), (1.3, True)])
-def test_a_busy_machine_is_named(p80: float, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("device", "p80", "others", "warns"), [
+    ("cpu", 1.05, (), False), ("cpu", 1.3, (), True), ("cpu", 1.3, (1.02, 1.6), False), ("cpu", 1.05, (1.5, 1.6), True),
+    ("cuda:0", 1.3, (1.02,), True), ("cuda:0", 1.05, (1.5,), False),
+])
+def test_a_busy_machine_is_named(device: str, p80: float, others: tuple[float, ...], warns: bool, tmp_path: Path,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
     from kvsim_calibration.backends.summary import report
 
     store, out = Store(tmp_path / "x.rows.jsonl"), tmp_path / "x.json"
     store.describe({"backend": "torch", "name": "x", "torch": "2", "cores": 1, "dtypes": ["fp32"],
-                    "device": "cpu"})
-    store.add({"case": "a", "visit": 0, "family": "ceiling", "what": "read", "bytes": 1, "ns": 1.0, "p20": 1.0,
-               "p80": p80})
+                    "device": device})
+    for visit, ns in enumerate((1.0, *others)):
+        store.add({"case": "a", "visit": visit, "family": "ceiling", "what": "read", "bytes": 1, "ns": ns, "p20": ns,
+                   "p80": p80 * ns})
     out.write_text("{}")
     report(load_device("cpu"), store, None, out, as_json=False)
     assert ("machine was busy" in capsys.readouterr().out) is warns
@@ -221,6 +228,7 @@ def test_a_case_is_the_median_of_its_visits_or_the_least_where_others_run(
     assert [row["ns"] for row in measured.merged(store)] == [time]
     spread = measured.spread(rows)
     assert spread.samples == pytest.approx(0.2) and spread.visits == pytest.approx(80 / 11)
+    assert spread.least == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("name", "found"), [
@@ -292,7 +300,7 @@ def test_a_launch_that_computes_something_else_is_no_measurement(cuda_on_cpu: An
 
 def test_a_lost_device_ends_the_run_and_spoils_one_case(grid: list[Case], tmp_path: Path) -> None:
     """After a bad address CUDA fails whatever is asked: the other cases must not be put down as failed."""
-    bad = session.order(grid)[3][0].name
+    bad = session.order(grid, 3)[3][0].name
 
     class Losing(Instant):
         def time(self, case: Case) -> dict[str, Timing]:
@@ -421,7 +429,7 @@ def test_a_run_killed_at_a_random_moment_ends_with_the_same_rows(
     assert main(arguments(config, out, "--budget", "100s", "--resume")) == 0
     assert raw.read_bytes().startswith(before)
     size = Size(2, 32, 8, 1 << 30, ("fp32",), copies=1 << 27)
-    wanted = {(case.name, visit) for case in cases([load_model(config)], size) for visit in range(session.VISITS)}
+    wanted = {(case.name, visit) for case in cases([load_model(config)], size) for visit in range(TorchRun.visits)}
     rows = Store(raw).rows
     assert len(rows) == len(wanted) and {(row["case"], row["visit"]) for row in rows} == wanted
     assert load_device(out).tier == "measured"

@@ -12,7 +12,7 @@ import numpy as np
 Launch = Callable[[], object]
 LEAST, MOST = 3, 50
 """samples of a visit"""
-SECONDS = 0.15
+SECONDS = 0.04
 """after which a visit takes no more samples than LEAST"""
 SAMPLE_NS = 300_000
 """a sample is as many launches as take this long: the clock and the loop around it are then below a percent"""
@@ -78,10 +78,15 @@ def _samples(launches: Sequence[Launch], wait: Callable[[], None], inner: int, w
     return samples
 
 
-def undisturbed(samples: Sequence[float], device: str) -> float:
-    """What a launch or step takes by these repeats: the median; on a CPU, where whatever else runs adds time and
-    nothing takes any away, the 20th percentile."""
-    return float(np.percentile(samples, 20 if device == "cpu" else 50))
+def undisturbed(samples: Sequence[float], shared: bool) -> float:
+    """What a launch or step takes by one visit: the median of its samples; on a `shared` machine (a CPU), where what
+    else runs adds time and nothing takes any away, the 20th percentile."""
+    return float(np.percentile(samples, 20 if shared else 50))
+
+
+def of_visits(times: Sequence[float], shared: bool) -> float:
+    """What it takes by several visits that lie apart: the median; on a `shared` machine the least."""
+    return float(min(times) if shared else np.median(times))
 
 
 def steady(samples: Sequence[float]) -> bool:

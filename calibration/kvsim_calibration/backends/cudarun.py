@@ -40,6 +40,8 @@ def graphs(launches: Sequence[Launch]) -> Timing:
 class CudaRun(TorchRun):
     """Times cases on one NVIDIA GPU."""
 
+    visits = 3
+
     def __init__(self, device: torch.device, main: str, last_cache_bytes: int, most_bytes: int,
                  timer: Timer = graphs) -> None:
         super().__init__(device, main, last_cache_bytes, most_bytes)

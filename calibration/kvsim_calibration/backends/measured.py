@@ -12,6 +12,7 @@ import polars as pl
 
 from kvsim.device import DeviceProfile
 from kvsim_calibration.backends import machine
+from kvsim_calibration.backends.clock import of_visits
 from kvsim_calibration.backends.store import Row, Store
 from kvsim_calibration.rows import KEYS, POINTS, Rows
 
@@ -31,6 +32,8 @@ class Spread:
     """(p80 − p20) ÷ median within a visit"""
     visits: float | None
     """(most − least) ÷ median between visits; None where no case has two"""
+    least: float | None
+    """(second least − least) ÷ least of the visits' 20th percentiles; None where no case has two"""
 
 
 TIMES = {"ns": "p20", "ns_mean": "ns_mean_p20", "ns_longest": "ns_longest_p20"}
@@ -50,20 +53,23 @@ def merged(store: Store) -> list[Row]:
 
 
 def _time(visits: list[Row], column: str, shared: bool) -> float:
-    if shared:
-        return float(min(visit.get(TIMES[column], visit[column]) for visit in visits))
-    return float(np.median([visit[column] for visit in visits]))
+    return of_visits([visit.get(TIMES[column], visit[column]) if shared else visit[column] for visit in visits], shared)
 
 
 def spread(rows: list[Row]) -> Spread:
     """The spread of raw rows."""
     good = [row for row in rows if "failed" not in row]
-    cases: dict[str, list[float]] = {}
+    cases: dict[str, list[Row]] = {}
     for row in good:
-        cases.setdefault(row["case"], []).append(row["ns"])
-    apart = [(max(ns) - min(ns)) / float(np.median(ns)) for ns in cases.values() if len(ns) > 1]
+        cases.setdefault(row["case"], []).append(row)
+    apart, repeats = [], []
+    for visits in cases.values():
+        if len(visits) > 1:
+            ns, least = sorted(row["ns"] for row in visits), sorted(row["p20"] for row in visits)
+            apart.append((ns[-1] - ns[0]) / float(np.median(ns)))
+            repeats.append(least[1] / least[0] - 1)
     within = float(np.median([(row["p80"] - row["p20"]) / row["ns"] for row in good])) if good else 0.0
-    return Spread(within, float(np.median(apart)) if apart else None)
+    return Spread(within, *(float(np.median(each)) if each else None for each in (apart, repeats)))
 
 
 def rows_of(store: Store) -> list[Rows]:
@@ -77,7 +83,8 @@ def rows_of(store: Store) -> list[Rows]:
         if not data:
             continue
         noise = spread([row for row in store.rows if row["family"] == family])
-        between = "" if noise.visits is None else f", between visits by {100 * noise.visits:.1f} %"
+        between = "" if noise.visits is None or noise.least is None else (
+            f", visits by {100 * noise.visits:.1f} %, the two fastest by {100 * noise.least:.1f} %")
         failed = {row["case"] for row in store.rows if row["family"] == family and "failed" in row}
         found.append(Rows(
             family, pl.DataFrame(data, infer_schema_length=None),

@@ -2,7 +2,8 @@
 
 A case is visited several times, far apart, and its time is made of all visits (measured.py): what else ran on the
 machine for some seconds spoils one visit of many cases, not all of one. Cases of one level come in a scattered order
-for the same reason. Coarse levels come first, and their second visit before the third level's first."""
+for the same reason. Coarse levels come first, and their second visit before the third level's first. How many visits
+there are is the backend's to say: on a machine that is shared, many short ones."""
 
 from __future__ import annotations
 
@@ -17,13 +18,15 @@ from kvsim_calibration.backends.cases import Case, Lost
 from kvsim_calibration.backends.clock import Timing
 from kvsim_calibration.backends.store import Store
 
-VISITS = 3
 LEVELS_A_VISIT = 1.5
 """levels that a further visit is put behind"""
 
 
 class Run(Protocol):
     """A backend."""
+
+    visits: int
+    """to a case, at most"""
 
     def time(self, case: Case) -> dict[str, Timing]:
         """Column → timing of one visit. Raises RuntimeError for a case that does not run on the device, Lost where no
@@ -41,10 +44,10 @@ class Outcome:
     """visits that the budget had no time for"""
 
 
-def order(cases: Sequence[Case]) -> list[tuple[Case, int]]:
+def order(cases: Sequence[Case], visits: int) -> list[tuple[Case, int]]:
     """(case, visit) in the order in which they are made."""
-    visits = [(case, visit) for case in cases for visit in range(VISITS)]
-    return sorted(visits, key=lambda at: (at[0].level + LEVELS_A_VISIT * at[1], at[0].family != "ceiling",
+    made = [(case, visit) for case in cases for visit in range(visits)]
+    return sorted(made, key=lambda at: (at[0].level + LEVELS_A_VISIT * at[1], at[0].family != "ceiling",
                                           zlib.crc32(at[0].name.encode())))
 
 
@@ -53,7 +56,7 @@ def measure(cases: Sequence[Case], run: Run, store: Store, seconds: float,
     """Make the visits that the store lacks, for about `seconds`. `tell(case, seconds so far, seconds in all)`."""
     done = {(row["case"], row["visit"]) for row in store.rows}
     failed = {row["case"] for row in store.rows if "failed" in row}
-    todo = [(case, visit) for case, visit in order(cases) if (case.name, visit) not in done]
+    todo = [(case, visit) for case, visit in order(cases, run.visits) if (case.name, visit) not in done]
     began, made = time.monotonic(), 0
     for at, (case, visit) in enumerate(todo):
         so_far = time.monotonic() - began

@@ -39,6 +39,10 @@ MOST_SETS = 64
 class TorchRun:
     """Times cases on one torch device."""
 
+    visits = 14
+    """Short ones: a virtual CPU is at times half again as slow, for seconds or minutes, and of three visits of 0.15 s
+    to a case one in eight never met it at its own speed."""
+
     def __init__(self, device: torch.device, main: str, last_cache_bytes: int, most_bytes: int) -> None:
         """`main`: the dtype of activations; `last_cache_bytes`: of the last cache level; `most_bytes`: that one case's
         buffer sets may take together."""

@@ -29,7 +29,7 @@ from kvsim.trace.types import make_trace
 from kvsim.units import NS_PER_S
 from kvsim.validate.report import Goal, Report, Row
 from kvsim.validate.truth import Asked
-from kvsim_calibration.backends.clock import undisturbed
+from kvsim_calibration.backends.clock import of_visits, undisturbed
 from kvsim_calibration.engine.constants import Timed, fitted, words
 from kvsim_calibration.engine.model import Dims
 from kvsim_calibration.engine.setup import Options, about, build, free_bytes, recorded, serve
@@ -131,17 +131,18 @@ class Ground:
         return self.options(0).token_bytes(self.spec)
 
     def times(self, steps: Sequence[Step], seconds: float, progress: Tell) -> dict[Step, float]:
-        """ns of each step (`clock.undisturbed`) that half of the free memory has room for."""
+        """ns of each step that half of the free memory has room for: a round is a visit, as in a calibration."""
         room = free_bytes(self.asked.device) // 2 // self.token_bytes
-        found: dict[Step, list[int]] = {case: [] for case in steps if case.tokens <= room}
+        shared = self.asked.device == "cpu"
+        found: dict[Step, list[float]] = {case: [] for case in steps if case.tokens <= room}
         engine = build(self.options(max(case.tokens for case in found)))
         fill(engine)
         begin = time.monotonic()
         while not all(found.values()) or time.monotonic() - begin < seconds:
-            for case, ns in found.items():
-                ns += time_step(engine, case, TURNS[case.kind])
+            for case, visits in found.items():
+                visits.append(undisturbed(time_step(engine, case, TURNS[case.kind]), shared))
                 progress(time.monotonic() - begin, seconds)
-        return {case: undisturbed(ns, self.asked.device) for case, ns in found.items()}
+        return {case: of_visits(visits, shared) for case, visits in found.items()}
 
     def fitted(self, times: dict[Step, float]) -> Ground:
         """The same with the constants of the engine that explain these steps best."""
