@@ -21,7 +21,7 @@ from kvsim.errors import InputError
 from kvsim.record import Recorder
 from kvsim.scenario import Scenario
 from kvsim.sched.sglang import Limits as SglangLimits
-from kvsim.setup import Setup
+from kvsim.setup import Setup, group_of
 from kvsim.trace.types import Trace
 from kvsim.units import parse_bytes, parse_duration_ns
 
@@ -37,9 +37,10 @@ def is_cluster(scenario: Scenario) -> bool:
 
 
 def mixture(scenario: Scenario) -> list[tuple[str, int]]:
-    """(device, replicas) of each kind: `mix` as `h100-sxm:2,l40s:4`, or the scenario's device and replicas."""
+    """(device, engines) of each kind: `mix` as `h100-sxm:2,l40s:4`, or the scenario's device and replicas. Replicas
+    that step together are one engine."""
     if scenario.mix is None:
-        return [(scenario.device, scenario.replicas)]
+        return [(scenario.device, scenario.replicas // group_of(scenario))]
     found = []
     for part in scenario.mix.split(","):
         name, _, count = part.strip().rpartition(":")
@@ -61,7 +62,7 @@ def run_fleet(
     total = sum(kind.count for kind in kinds)
     if scenario.prefill_replicas:
         decode = (_apart(scenario, setup, parts, total, trace),)
-        kinds = [kind_of(setup, parts[0][1], scenario.prefill_replicas, trace)]
+        kinds = [kind_of(setup, parts[0][1], scenario.prefill_replicas // setup.group, trace)]
     scale = Autoscale.parse(scenario.autoscale) if scenario.autoscale else None
     if scale is not None:
         if len(kinds) > 1 or decode:
@@ -74,6 +75,7 @@ def run_fleet(
         chains=how["chains"], progress=how["progress"], stop=how["stop"],
     )
     record, counters = Cluster(trace, kinds, options).run()
+    counters["replica_ns"] *= setup.group
     return record, {"prefill": record.prefill_tokens, "decode": record.decode_tokens, **counters}
 
 
@@ -84,14 +86,15 @@ def _apart(
     assert scenario.prefill_replicas is not None
     if len(parts) > 1:
         raise InputError("--prefill-replicas splits equal replicas: it does not go with --mix")
-    if scenario.prefill_replicas >= total:
+    group = setup.group
+    if scenario.prefill_replicas >= total * group:
         raise InputError(
-            f"--prefill-replicas {scenario.prefill_replicas} of --replicas {total}: at least one must decode"
+            f"--prefill-replicas {scenario.prefill_replicas} of --replicas {total * group}: at least one must decode"
         )
     if setup.spec.tier.bytes or setup.spec.prefix == "radix":
         raise InputError("--prefill-replicas does not go with a host tier or the radix tree: choose another --policy")
     link = _link(scenario.transfer, int(setup.device.facts.link_bandwidth), round(setup.device.facts.link_latency_ns))
-    return kind_of(setup, parts[0][1], total - scenario.prefill_replicas, trace, link)
+    return kind_of(setup, parts[0][1], total - scenario.prefill_replicas // group, trace, link)
 
 
 def _link(text: str | None, bandwidth: int, latency_ns: int) -> Tier:
@@ -108,11 +111,11 @@ def _link(text: str | None, bandwidth: int, latency_ns: int) -> Tier:
 
 
 def kind_of(setup: Setup, cost: CostModel, count: int, trace: Trace, link: Tier | None = None) -> Kind:
-    """`count` replicas of a setup; with `link`, such as get their prompts' caches over it."""
+    """`count` engines of a setup; with `link`, such as get their prompts' caches over it."""
     memory = setup.memory
     token_bytes = memory.group_token_bytes * len(memory.windows)
     build = _radix(setup, cost, token_bytes) if setup.spec.prefix == "radix" else _plain(setup, cost, trace, link)
-    return Kind(count, build, capacity=max(1, memory.tokens), bite=setup.limits.tokens)
+    return Kind(count, build, capacity=max(1, memory.tokens * setup.group), bite=setup.limits.tokens)
 
 
 def _plain(setup: Setup, cost: CostModel, trace: Trace, link: Tier | None) -> Callable[..., Engine]:
@@ -134,7 +137,7 @@ def _plain(setup: Setup, cost: CostModel, trace: Trace, link: Tier | None) -> Ca
 def _radix(setup: Setup, cost: CostModel, token_bytes: int) -> Callable[..., Engine]:
     def build(env: Any, source: Member, recorder: Recorder, index: int) -> Engine:
         page = setup.spec.block_size
-        pool = RadixPool(setup.memory.pool // token_bytes, page, setup.spec.eviction, unit=page)
+        pool = RadixPool(setup.pool().bytes // token_bytes, page, setup.spec.eviction, unit=page)
         return SglangReplica(
             env, pool=pool, limits=SglangLimits(setup.limits.sequences, setup.limits.tokens, max_prefill_tokens=16384),
             token_bytes=token_bytes, cost=cost, windows=setup.windows, source=source, recorder=recorder,

@@ -12,6 +12,7 @@ from kvsim.cache.policies import POLICIES
 from kvsim.cache.spec import CacheSpec
 from kvsim.cost import CostModel, HostOverhead
 from kvsim.cost.kernels import geometry
+from kvsim.cost.lockstep import Lockstep
 from kvsim.cost.pipeline import PipelineCost
 from kvsim.device import DeviceProfile, load_device
 from kvsim.engine.decode_set import NEVER
@@ -26,7 +27,10 @@ from kvsim.sched.base import Limits, Scheduler
 
 @dataclass(frozen=True)
 class Setup:
-    """A Scenario with every name resolved: all that one replica needs beside a trace."""
+    """A Scenario with every name resolved: all that one replica needs beside a trace.
+
+    Replicas that share experts step together, as one engine: `cost`, `limits` and `pool` are then of the whole group,
+    `memory` is of one of its GPUs."""
 
     scenario: Scenario
     model: ModelSpec
@@ -45,12 +49,17 @@ class Setup:
         windows = [group.window for group in self.model.attention_groups]
         return tuple(windows) if cap >= NEVER // 4 else tuple(min(window or cap, cap) for window in windows)
 
+    @property
+    def group(self) -> int:
+        """Replicas that step together."""
+        return group_of(self.scenario)
+
     def pool(self) -> Pool:
-        memory, scenario = self.memory, self.scenario
+        memory, scenario, group = self.memory, self.scenario, self.group
         return Pool(
-            bytes=memory.pool, token_bytes=memory.group_token_bytes, windows=memory.windows,
-            max_model_len=memory.max_model_len, batch_tokens=memory.max_num_batched_tokens,
-            unusable=memory.unusable_blocks, forks=self.forks,
+            bytes=memory.pool * group, token_bytes=memory.group_token_bytes, windows=memory.windows,
+            max_model_len=memory.max_model_len, batch_tokens=memory.max_num_batched_tokens * group,
+            unusable=memory.unusable_blocks * group, forks=self.forks,
             activation_bytes=forward_bytes(self.model, self.engine, 1, scenario.tp),
         )
 
@@ -68,6 +77,28 @@ def policy_of(scenario: Scenario, engine: EngineProfile) -> CacheSpec:
         retention=scenario.retention, precision=scenario.kv_dtype, tier=scenario.tier, on_pressure=scenario.on_pressure,
         attention=scenario.attention,
     )
+
+
+def group_of(scenario: Scenario) -> int:
+    """Replicas of a scenario that share their experts and so step together: ep ÷ tp of them. A lone replica stands for
+    one of such a group whose others have as much to do; stages of a pipeline are not put in step."""
+    together = scenario.ep > scenario.tp and scenario.replicas > 1 and scenario.pp == 1
+    return scenario.ep // scenario.tp if together else 1
+
+
+def _whole_groups(scenario: Scenario) -> None:
+    """Raises InputError where replicas are counted that no group of equals consists of."""
+    group = group_of(scenario)
+    if group == 1:
+        return
+    for flag, value in (("--replicas", scenario.replicas), ("--prefill-replicas", scenario.prefill_replicas)):
+        if (value or 0) % group:
+            raise InputError(f"{flag} {value}: with --ep {scenario.ep} groups of {group} replicas share their experts; "
+                             f"use a multiple of {group}")
+    for flag in ("mix", "failures", "autoscale"):
+        if getattr(scenario, flag) is not None:
+            raise InputError(f"--{flag} does not go with --ep {scenario.ep}: its groups of {group} replicas step "
+                             "together, and are equal, present and gone together")
 
 
 def host_of(engine: EngineProfile, tp: int, ep: int) -> HostOverhead:
@@ -100,6 +131,7 @@ def prepare(scenario: Scenario) -> Setup:
     if scenario.ep > 1 and scenario.ep % scenario.tp:
         raise InputError(f"--ep {scenario.ep}: experts are shared by whole replicas of --tp {scenario.tp} GPUs; "
                          f"use a multiple of {scenario.tp}")
+    _whole_groups(scenario)
     kernels = geometry(
         model, tp=scenario.tp, ep=scenario.ep, dp=max(1, scenario.ep // scenario.tp),
         weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
@@ -108,8 +140,11 @@ def prepare(scenario: Scenario) -> Setup:
     host, seen = host_of(engine, scenario.tp, scenario.ep), exchanging(device, scenario.tp, scenario.ep)
     cost = CostModel(kernels, seen, host) if scenario.pp == 1 else PipelineCost(
         kernels, seen, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
+    group = group_of(scenario)
+    if group > 1:
+        cost = Lockstep.over(group, cost)
     limits = Limits(
-        sequences=memory.max_num_seqs, tokens=memory.max_num_batched_tokens * scenario.pp,
+        sequences=memory.max_num_seqs * group, tokens=memory.max_num_batched_tokens * scenario.pp * group,
         chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
         reserve_output=engine.reserve_output,
     )

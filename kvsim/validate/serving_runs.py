@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvsim.cost import CostModel
-from kvsim.cost.lockstep import Lockstep
 from kvsim.device import catalogue
 from kvsim.errors import InputError
-from kvsim.memory import plan_memory
 from kvsim.scenario import Scenario
-from kvsim.setup import Setup, exchanging, host_of, prepare
+from kvsim.setup import Setup, prepare
 from kvsim.simulate import results
 from kvsim.trace import Trace, load
 from kvsim.trace.files import Member, open_source
@@ -100,30 +97,18 @@ class MeasuredRun:
         return [Goal(self.name, "max_abs", bound, metric) for metric, bound in bounds.items()]
 
     def setup(self) -> Setup:
-        """The run's arguments. Replicas that share experts are one engine in lockstep (kvsim.cost.lockstep)."""
-        told = self.arguments
+        """The run's arguments. Replicas that share experts are one engine in lockstep (kvsim.setup)."""
+        told, count = self.arguments, self.replicas
+        if count > 1 and not told.get("enable_expert_parallel"):
+            raise InputError(f"{self.name}: {count} replicas without expert parallelism are {count} runs, not one")
+        tp = told.get("tensor_parallel_size") or 1
         scenario = Scenario(
             trace=self.name, model=told["model"], device=self.device, engine=f"vllm-1@{self.version}",
-            tp=told.get("tensor_parallel_size") or 1, max_num_seqs=told.get("max_num_seqs"),
+            tp=tp, replicas=count, ep=tp * count if count > 1 else 1, max_num_seqs=told.get("max_num_seqs"),
             max_num_batched_tokens=told.get("max_num_batched_tokens"), max_model_len=told.get("max_model_len"),
             kv_dtype=None if told.get("kv_cache_dtype") == "auto" else told.get("kv_cache_dtype"),
         )  # fmt: skip
-        setup = prepare(scenario)
-        count = self.replicas
-        if count == 1:
-            return setup
-        if not told.get("enable_expert_parallel"):
-            raise InputError(f"{self.name}: {count} replicas without expert parallelism are {count} runs, not one")
-        ep = scenario.tp * count
-        host, device = host_of(setup.engine, scenario.tp, ep), exchanging(setup.device, scenario.tp, ep)
-        one_cost = CostModel.of(setup.model, device, host, tp=scenario.tp, ep=ep, dp=count)
-        cost = Lockstep.over(count, one_cost)
-        one = plan_memory(setup.model, setup.device, setup.engine, tp=scenario.tp, ep=ep,
-                          max_num_seqs=scenario.max_num_seqs,
-                          max_num_batched_tokens=scenario.max_num_batched_tokens).require()  # fmt: skip
-        memory = replace(one, pool=one.pool * count, blocks=one.blocks * count, spread=one.spread * count)
-        limits = replace(setup.limits, sequences=setup.limits.sequences * count, tokens=setup.limits.tokens * count)
-        return replace(setup, cost=cost, memory=memory, limits=limits)
+        return prepare(scenario)
 
 
 def _truth(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvsim.cost import StepShape
+from kvsim.cost.lockstep import Lockstep
 from kvsim.cost.pipeline import PipelineCost
 from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
+from kvsim.record import Recorder
 from kvsim.scenario import Scenario
 from kvsim.setup import Setup, prepare
 from kvsim.simulate import simulate
@@ -100,6 +104,54 @@ def test_replicas_that_share_experts_agree_on_every_step() -> None:
                                for tp, ep in ((1, 1), (2, 2), (1, 2)))
     assert together - alone == load_engine("vllm-1").host.exposed_lockstep_ns > 0
     assert inside == alone
+
+
+MOE: dict[str, object] = {"model": "qwen3-30b-a3b", "device": "b200"}
+
+
+def test_replicas_that_share_experts_are_one_engine_in_lockstep() -> None:
+    """Twice the slots, the tokens and the pool; a step takes what its slowest replica takes."""
+    one, both = setup(**MOE, ep=2), setup(**MOE, ep=2, replicas=2)
+    assert isinstance(both.cost, Lockstep) and not isinstance(one.cost, Lockstep)
+    assert (both.limits.sequences, both.limits.tokens) == (2 * one.limits.sequences, 2 * one.limits.tokens)
+    assert both.pool().bytes == 2 * one.pool().bytes and both.memory == one.memory
+    assert both.cost.step(shape(64)) == one.cost.step(shape(32))
+    prompt = both.cost.step(shape(64, chunks=((900, 0),)))  # on one of them, and the other waits for it
+    assert prompt == both.cost.step(shape(64, chunks=((900, 0), (900, 0)))) > both.cost.step(shape(64))
+    assert not isinstance(setup(**MOE, tp=2, ep=2, replicas=2).cost, Lockstep)  # experts split inside a replica
+
+
+def test_a_group_waits_for_its_slowest_replica() -> None:
+    """A lone replica under half the traffic, whose others have as much to do, does not see their prompts."""
+    trace = make_trace("made", "test", np.arange(60) * 100_000_000, np.full(60, 3800), np.full(60, 200))
+    group = setup(**MOE, ep=2, replicas=2)
+    found, counters = simulate(trace, group, group.cost)
+    alone = setup(**MOE, ep=2)
+    twin, _ = simulate(replace(trace, arrival_ns=2 * trace.arrival_ns), alone, alone.cost)  # half the rate for one
+    assert found.decode_tokens == twin.decode_tokens == 60 * 199
+
+    def last_gaps(record: Recorder) -> float:
+        columns = record.request_columns()
+        return float((columns["last_token_ns"] - columns["first_token_ns"]).mean())
+
+    assert last_gaps(found) > 1.05 * last_gaps(twin)
+    assert counters["replica_ns"] == 2 * (max(found.last_token_ns) - 0)
+
+
+def test_groups_are_whole_and_stay_together() -> None:
+    trace = traffic()
+    four = setup(**MOE, ep=2, replicas=4, prefill_replicas=2)
+    record, _ = simulate(trace, four, four.cost)
+    ended_on = record.request_columns()["replica"]
+    assert (ended_on == (trace.output_tokens > 1)).all()  # the first group has the prompts, the second decodes
+    for fields, words in (
+        ({"replicas": 3}, "use a multiple of 2"), ({"replicas": 4, "prefill_replicas": 1}, "--prefill-replicas 1"),
+        ({"replicas": 4, "failures": "1@60s"}, "--failures does not go with --ep 2"),
+        ({"replicas": 4, "autoscale": "1-4"}, "--autoscale"), ({"replicas": 4, "mix": "b200:4"}, "--mix"),
+    ):
+        with pytest.raises(InputError, match=words):
+            setup(**MOE, ep=2, **fields)
+    assert setup(**MOE, ep=2, replicas=3, pp=2).group == 1  # a pipeline's replicas are not put in step
 
 
 def test_expert_parallel_holds_fewer_experts() -> None:
