@@ -107,6 +107,9 @@ def device_of(name: str | None) -> torch.device:
     """The torch device of that name; without one the first GPU, else the CPU. Raises InputError."""
     import torch
 
+    from kvsim_calibration.engine.memory import steady_memory
+
+    steady_memory()
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:

@@ -101,6 +101,11 @@ def _between(values: Sequence[int]) -> list[int]:
     return [m // 8 * 8 if m >= 64 else m for m in middles]
 
 
+def _contexts(low: int, most: int, step: float) -> list[int]:
+    """What a chunk may come after: nothing, a ladder, and the most, the same for all chunks."""
+    return sorted({0, *ladder(low, most, step), most})
+
+
 def _attention(shape: Values, size: Size) -> Iterator[Case]:
     """Decode, prefill, both in one step, and unequal lengths."""
     main, page = size.dtypes[0], size.blocks[0]
@@ -111,9 +116,10 @@ def _attention(shape: Values, size: Size) -> Iterator[Case]:
     coarse = [(n, x) for n in ladder(1, size.batch, 4) for x in ladder(16, size.context, 4)]
     fine = [(n, x) for n in ladder(1, size.batch, 2) for x in ladder(16, size.context, 2)]
     finest = [(n, x) for n in ladder(1, size.batch, 2) for x in _between(ladder(16, size.context, 2))]
-    chunks = [(t, c) for t in ladder(8, size.chunk, 4) for c in (0, *ladder(256, size.context - t, 4))]
-    more = [(t, c) for t in ladder(8, size.chunk, 2) for c in (0, *ladder(64, size.context - t, 2))]
-    most = [(t, c) for t in _between(ladder(8, size.chunk, 2)) for c in (0, *ladder(128, size.context - t, 4))]
+    before = max(0, size.context - size.chunk)
+    chunks = [(t, c) for t in ladder(8, size.chunk, 4) for c in _contexts(256, before, 4)]
+    more = [(t, c) for t in ladder(8, size.chunk, 2) for c in _contexts(64, before, 2)]
+    most = [(t, c) for t in _between(ladder(8, size.chunk, 2)) for c in _contexts(128, before, 4)]
     narrow = chunks if size.quantized_prefill else []
     steps = [(key(main, 0), (coarse, fine, finest), (chunks, more, most)),
              (key(main, page), (coarse, fine, finest), (chunks, more, most)),

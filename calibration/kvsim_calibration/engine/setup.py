@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from kvsim.trace import Trace
 from kvsim_calibration.engine.blocks import BlockPool
 from kvsim_calibration.engine.caches import Cache, Contiguous, Paged, Uncached
 from kvsim_calibration.engine.engine import Engine, Progress
+from kvsim_calibration.engine.memory import steady_memory
 from kvsim_calibration.engine.model import Dims, Llama
 
 Tensor = torch.Tensor
@@ -82,7 +82,7 @@ def build(options: Options, weights: Mapping[str, Tensor] | None = None, spec: M
     """An engine with `weights`, or random ones. `spec`: the model, where it is no name in kvsim's catalogue."""
     spec = spec or load_model(options.model)
     dims, dtype = Dims.of(spec), DTYPES[options.dtype]
-    keep_memory()
+    steady_memory()
     model = Llama.random(dims, options.seed, dtype, options.device) if weights is None else Llama(dims, weights)
     cache, kv = memory(options, model, spec)
     return Engine(model, cache, kv, options.limits, options.max_model_len)
@@ -173,15 +173,6 @@ def _peak_bytes(engine: Engine) -> int:
     if engine.gpu:
         return torch.cuda.max_memory_allocated(engine.model.device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def keep_memory() -> None:
-    """Tell glibc's malloc to keep what it has: activations of some megabytes would else be fresh pages in every step,
-    which cost more than what is computed on them. Elsewhere nothing happens."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        for option, value in ((-1, 2**31 - 1), (-3, 32 << 20)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (its maximum)
-            libc.mallopt(option, value)
 
 
 def free_bytes(device: str) -> int:
