@@ -35,6 +35,7 @@ native: .venv/dev
 
 bench: $(BIN)/kvsim
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/policies.py
 
 app: .venv/dev
 	$(BIN)/kvsim app

@@ -1,20 +1,31 @@
 """SGLang's RadixCache as a tree of token runs (rules of SGLang 0.5, learned from recordings of it).
 
-A key is a sequence of integers: tokens, or ids that stand for whole pages of them. It is cut to whole pages first;
-a child is found by its first page, so two keys that differ inside a page share nothing of that page.
+A key is a sequence of integers, the tree's units: tokens, or ids that stand for whole pages of them. It is cut to whole
+pages first; a child is found by its first page, so two keys that differ inside a page share nothing of that page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 
-import numpy as np
 from mypy_extensions import mypyc_attr
-from numpy.typing import NDArray
 
-Key = NDArray[np.int64]
+Key = bytes
+"""units, WIDTH bytes each (`key_of`): cut, compared and looked up in one call each, however long"""
+WIDTH = 8
 Rank = tuple[int, ...]
+
+
+def key_of(units: Iterable[int]) -> Key:
+    """The key of these integers of 64 bits."""
+    return array("q", units).tobytes()
+
+
+def units_of(key: Key) -> list[int]:
+    """The integers that a key is made of."""
+    return array("q", key).tolist()
 
 
 class Node:
@@ -25,9 +36,10 @@ class Node:
     def __init__(self, key: Key, parent: Node | None, now: int) -> None:
         self.key = key
         self.parent = parent
-        self.end: int = len(key) + (parent.end if parent else 0)
-        """length of the path from the root to this node's end"""
-        self.children: dict[bytes, Node] = {}
+        self.end: int = len(key) // WIDTH + (parent.end if parent else 0)
+        """length of the path from the root to this node's end, in units"""
+        self.children: dict[Key, Node] = {}
+        """by their first page"""
         self.accessed = now
         self.created = now
         self.hits = 0
@@ -38,6 +50,11 @@ class Node:
         self.queued = False
         """whether the heap of eviction candidates has an entry for it"""
 
+    @property
+    def size(self) -> int:
+        """Units of the node itself."""
+        return len(self.key) // WIDTH
+
     def path(self) -> Key:
         """All of the key from the root to this node's end."""
         parts: list[Key] = []
@@ -45,10 +62,10 @@ class Node:
         while node:
             parts.append(node.key)
             node = node.parent
-        return np.concatenate(parts[::-1])
+        return b"".join(parts[::-1])
 
     def __repr__(self) -> str:
-        return f"Node({self.end - len(self.key)}:{self.end}, locks={self.locks}, children={len(self.children)})"
+        return f"Node({self.end - self.size}:{self.end}, locks={self.locks}, children={len(self.children)})"
 
 
 def lru(node: Node) -> Rank:
@@ -86,12 +103,14 @@ class RadixTree:
 
     def __init__(self, page: int = 1, eviction: str = "lru") -> None:
         self.page = page
+        self._page = page * WIDTH
+        """bytes of a key's page"""
         self.rank = RANKS[eviction]
         self.evictable = 0
         self.protected = 0
         self._now = 0
         self._pushed = 0
-        self.root = Node(np.zeros(0, np.int64), None, 0)
+        self.root = Node(b"", None, 0)
         self._heap: list[tuple[Rank, int, Node]] = []
 
     @property
@@ -100,15 +119,15 @@ class RadixTree:
 
     def peek(self, key: Key) -> int:
         """Units of `key` that are cached; nothing is split and nothing becomes recent."""
-        key = key[: len(key) - len(key) % self.page]
+        key, page = self._whole(key), self._page
         node, at = self.root, 0
-        while at < len(key) and (child := node.children.get(key[at : at + self.page].tobytes())):
-            shared = self._common(child.key, key[at:])
+        while at < len(key) and (child := node.children.get(key[at : at + page])):
+            shared = self._common(child.key, key[at : at + len(child.key)])
             at += shared
             if shared < len(child.key):
                 break
             node = child
-        return at
+        return at // WIDTH
 
     def match(self, key: Key, known: Node | None = None) -> Node:
         """The node at which the longest cached prefix of `key` ends; `node.end` units match.
@@ -116,19 +135,19 @@ class RadixTree:
         A node that matches in part is split there. All nodes visited become recent, the lower half of a split too.
         `known` is a node in the tree with whose path `key` agrees as far as both go: that part is not compared again.
         """
-        key = key[: len(key) - len(key) % self.page]
+        key, page = self._whole(key), self._page
         now = self._tick()
         node = known or self.root
-        while node.parent and node.end > len(key):
+        while node.parent and node.end * WIDTH > len(key):
             node = node.parent
-        at = node.end
+        at = node.end * WIDTH
         above = node
         while above.parent:
             above.accessed = now
             above = above.parent
-        while at < len(key) and (child := node.children.get(key[at : at + self.page].tobytes())):
+        while at < len(key) and (child := node.children.get(key[at : at + page])):
             child.accessed = now
-            shared = self._common(child.key, key[at:])
+            shared = self._common(child.key, key[at : at + len(child.key)])
             node = child if shared == len(child.key) else self._split(child, shared)
             at += shared
         return node
@@ -139,13 +158,13 @@ class RadixTree:
         An insert counts as a hit on every node of the path that ends behind `inserted_before`, so that a request that
         inserts a growing key counts once. What is new becomes one leaf, evictable until locked.
         """
-        key = key[: len(key) - len(key) % self.page]
+        key = self._whole(key)
         node = self.match(key, known)
         already = node.end
-        if already < len(key):
-            leaf = Node(key[already:].copy(), node, self._tick())
-            node.children[leaf.key[: self.page].tobytes()] = leaf
-            self.evictable += len(leaf.key)
+        if already * WIDTH < len(key):
+            leaf = Node(key[already * WIDTH :], node, self._tick())
+            node.children[leaf.key[: self._page]] = leaf
+            self.evictable += leaf.size
             leaf.priority = priority
             self._queue(leaf)
             node = leaf
@@ -159,8 +178,8 @@ class RadixTree:
         """Keep `node` and all above it from eviction, until as many `unlock`s."""
         while node.parent:
             if node.locks == 0:
-                self.evictable -= len(node.key)
-                self.protected += len(node.key)
+                self.evictable -= node.size
+                self.protected += node.size
             node.locks += 1
             node = node.parent
 
@@ -168,8 +187,8 @@ class RadixTree:
         while node.parent:
             node.locks -= 1
             if node.locks == 0:
-                self.evictable += len(node.key)
-                self.protected -= len(node.key)
+                self.evictable += node.size
+                self.protected -= node.size
                 self._queue(node)
             node = node.parent
 
@@ -188,9 +207,9 @@ class RadixTree:
             if self.rank(node) != rank:
                 self._queue(node)
                 continue
-            del node.parent.children[node.key[: self.page].tobytes()]
-            self.evictable -= len(node.key)
-            want -= len(node.key)
+            del node.parent.children[node.key[: self._page]]
+            self.evictable -= node.size
+            want -= node.size
             gone.append(node)
             self._queue(node.parent)
         return gone
@@ -209,15 +228,15 @@ class RadixTree:
         assert len(ranks) == len(self._heap), "a node is queued twice"
         evictable = protected = 0
         for node in self.nodes():
-            assert node.parent and len(node.key) and len(node.key) % self.page == 0
-            assert node.end == node.parent.end + len(node.key)
-            assert node.parent.children[node.key[: self.page].tobytes()] is node
+            assert node.parent and node.key and len(node.key) % self._page == 0
+            assert node.end == node.parent.end + node.size
+            assert node.parent.children[node.key[: self._page]] is node
             assert node.locks >= sum(child.locks for child in node.children.values()) >= 0
             assert node.queued == (id(node) in ranks)
             if not node.children and not node.locks:
                 assert ranks[id(node)] <= self.rank(node), f"{node} would be evicted too late"
-            evictable += 0 if node.locks else len(node.key)
-            protected += len(node.key) if node.locks else 0
+            evictable += 0 if node.locks else node.size
+            protected += node.size if node.locks else 0
         assert (evictable, protected) == (self.evictable, self.protected)
 
     def _queue(self, node: Node) -> None:
@@ -228,25 +247,27 @@ class RadixTree:
             heappush(self._heap, (self.rank(node), self._pushed, node))
 
     def _split(self, node: Node, at: int) -> Node:
-        """Cut `node` behind `at` units; returns the new upper half. The lower half stays the same object."""
+        """Cut `node` behind `at` bytes; returns the new upper half. The lower half stays the same object."""
         assert node.parent
-        upper = Node(node.key[:at].copy(), node.parent, self._tick())
+        upper = Node(node.key[:at], node.parent, self._tick())
         upper.hits, upper.priority, upper.locks = node.hits, node.priority, node.locks
-        node.parent.children[upper.key[: self.page].tobytes()] = upper
+        node.parent.children[upper.key[: self._page]] = upper
         node.key = node.key[at:]
         node.parent = upper
-        upper.children[node.key[: self.page].tobytes()] = node
+        upper.children[node.key[: self._page]] = node
         return upper
 
-    def _common(self, a: Key, b: Key) -> int:
-        """Length of the common prefix, in whole pages; both have whole pages and share the first one."""
-        n = min(len(a), len(b))
-        a, b = a[:n], b[:n]
-        if a.tobytes() == b.tobytes():  # the usual case, in a fraction of the time
-            return n
-        differ = a != b
-        first = int(differ.argmax())
-        return first - first % self.page
+    def _whole(self, key: Key) -> Key:
+        """`key` cut to whole pages."""
+        return key[: len(key) - len(key) % self._page]
+
+    def _common(self, run: Key, key: Key) -> int:
+        """Bytes of the common prefix in whole pages; `key` has whole pages and is no longer than `run`."""
+        if run.startswith(key):
+            return len(key)
+        differ = int.from_bytes(run[: len(key)], "little") ^ int.from_bytes(key, "little")
+        first = ((differ & -differ).bit_length() - 1) // 8  # the byte of the lowest bit that is not the same
+        return first - first % self._page
 
     def _tick(self) -> int:
         self._now += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kvsim.cache.base import Sequence, most_steps
 from kvsim.cache.paged import taken
-from kvsim.cache.radix import Key, Node, RadixTree
+from kvsim.cache.radix import WIDTH, Key, Node, RadixTree
 
 
 class Job(Sequence):
@@ -68,7 +68,7 @@ class RadixPool:
     def match(self, job: Job, length: int) -> tuple[Node, int]:
         """The node at which the longest cached prefix of the job's first `length` tokens ends, and the prefix's length
         in tokens."""
-        node = self.tree.match(self._key(job, length), job.node)
+        node = self.tree.match(self.key(job, length), job.node)
         return node, node.end * self.unit
 
     def adopt(self, job: Job, node: Node, prefix: int) -> None:
@@ -84,7 +84,7 @@ class RadixPool:
         """Evict until `tokens` are free or nothing more can go; whether they are free then."""
         if tokens > self.free:
             gone = self.tree.evict(-(-(tokens - self.free) // self.unit))
-            size = self.unit * sum(len(node.key) for node in gone)
+            size = self.unit * sum([node.size for node in gone])
             self.free += size
             self.evicted += size
         return tokens <= self.free
@@ -206,7 +206,8 @@ class RadixPool:
 
     def _insert(self, job: Job, length: int, inserted_before: int, priority: int) -> int:
         before = inserted_before // self.unit
-        return self.tree.insert(self._key(job, length), before, priority, job.node) * self.unit
+        return self.tree.insert(self.key(job, length), before, priority, job.node) * self.unit
 
-    def _key(self, job: Job, length: int) -> Key:
-        return job.key[: length // self.unit]
+    def key(self, job: Job, length: int) -> Key:
+        """Of the job's first `length` tokens."""
+        return job.key[: length // self.unit * WIDTH]

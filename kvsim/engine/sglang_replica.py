@@ -11,11 +11,10 @@ from collections.abc import Generator
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import simpy
 
 from kvsim.cache.base import MemoryStats, Sequence
-from kvsim.cache.radix import Key
+from kvsim.cache.radix import Key, key_of
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.cache.retention import FULL
 from kvsim.cost.model import SCALAR_RUN
@@ -26,21 +25,18 @@ from kvsim.engine.shapes import decode_shape
 from kvsim.record import Recorder
 from kvsim.sched.sglang import Batch, Limits, Sglang
 
-PLACE = 24
-"""bits of a key's integer that say which page of its content it is"""
-
 
 def content_key(seq: Sequence, page: int) -> Key:
-    """One integer for each whole page of prompt and answer: equal where the content so far is equal."""
+    """One integer for each whole page of prompt and answer. Ids are chained: equal ones at one place mean that the
+    content is equal up to there."""
     pages = (seq.prompt + seq.output) // page
-    key = np.arange(pages, dtype=np.int64)
-    known = 0
+    parts, known = [], 0
     for id, first, count in seq.chain or ():
         stop = min(first + count, pages)
-        key[first:stop] |= np.int64(id) << PLACE
+        parts.append(key_of((id,)) * (stop - first))
         known = stop
-    key[known:] |= np.int64(-2 - seq.row) << PLACE
-    return key
+    parts.append(key_of((-2 - seq.row,)) * (pages - known))
+    return b"".join(parts)
 
 
 class SglangReplica:

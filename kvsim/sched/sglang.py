@@ -53,17 +53,21 @@ class Chunk(NamedTuple):
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
 class Batch:
     """An extend step, or one token of every running request."""
 
-    kind: Literal["extend", "decode"]
-    chunks: list[Chunk]
-    """of an extend step"""
-    steps: int = 1
-    """decode steps that can be taken like this one before anything else is to be decided; the memory of one is taken"""
-    open: bool = True
-    """whether an arrival could change the step after this one"""
+    __slots__ = ("chunks", "kind", "open", "steps")
+
+    def __init__(
+        self, kind: Literal["extend", "decode"], chunks: list[Chunk], steps: int = 1, open: bool = True
+    ) -> None:
+        self.kind = kind
+        self.chunks = chunks
+        """of an extend step"""
+        self.steps = steps
+        """decode steps to take like this one before anything else is to be decided; the memory of one is taken"""
+        self.open = open
+        """whether an arrival could change the step after this one"""
 
 
 class Budget:
@@ -322,9 +326,14 @@ class Sglang:
         return finished
 
     def _reserved(self) -> float:
-        """Tokens that running requests are taken to need until they end."""
-        ratio = 1.0 if self.limits.ignore_eos else self.ratio
-        return sum([min(job.max_new - self._produced(job), LONGEST_ESTIMATE) * ratio for job in self.running])
+        """Tokens that running requests are taken to need until they end. Summed one by one, in order, as SGLang does:
+        one product would round otherwise."""
+        ratio, step = 1.0 if self.limits.ignore_eos else self.ratio, self.decode.step
+        needed = 0.0
+        for job in self.running:
+            left = job.max_new + job.prompt - job.base - step - 1  # max_new − _produced(job), without a call
+            needed += (left if left < LONGEST_ESTIMATE else LONGEST_ESTIMATE) * ratio
+        return needed
 
     def _continue(self, job: Job, budget: Budget) -> Chunk:
         """The next piece of a prompt that is not complete. It always goes on: only its end frees its memory."""
@@ -357,7 +366,7 @@ class Sglang:
             _, prefix = self.pool.match(job, job.tokens)
             rank[job] = -min(prefix, job.tokens - 1)
             if prefix <= SHARED_BY_WAITING:
-                key = job.key[: job.tokens // self.pool.unit]
+                key = self.pool.key(job, job.tokens)
                 if ahead.match(key).end * self.pool.unit >= SHARED_BY_WAITING:
                     rank[job] = float("inf")
                 else:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import numpy as np
-
-from kvsim.cache.radix import Key, Node, RadixTree
+from kvsim.cache.radix import Key, Node, RadixTree, key_of, units_of
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.engine.decode_set import DecodeSet
 from kvsim.sched.sglang import Batch, Limits, Sglang
@@ -39,7 +37,7 @@ def job(request: Json) -> Job:
     prompt, output = len(request["prompt"]), request["output_tokens"]
     answer = [generated_token(request["id"], position) for position in range(prompt, prompt + output)]
     return Job(
-        request["id"], prompt, output, np.array(request["prompt"] + answer, np.int64),
+        request["id"], prompt, output, key_of(request["prompt"] + answer),
         max_new=request.get("max_new_tokens"), priority=request.get("priority", 0),
     )
 
@@ -89,8 +87,8 @@ def with_evicted(step: Json) -> Json:
 
 def leaf(node: Node) -> list[Any]:
     """A leaf as recordings name it: length and hash of the path to its end, and its own length."""
-    text = ",".join(map(str, node.path().tolist()))
-    return [node.end, hashlib.sha256(text.encode()).hexdigest()[:16], len(node.key)]
+    text = ",".join(map(str, units_of(node.path())))
+    return [node.end, hashlib.sha256(text.encode()).hexdigest()[:16], node.size]
 
 
 def _scheduled(engine: Sglang, batch: Batch | None) -> Json:

@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from kvsim.cache.radix import Key, Node, RadixTree
+from kvsim.cache.radix import WIDTH, Key, Node, RadixTree, key_of, units_of
 from kvsim.validate.sglang_schedule import job, leaf, steps, with_evicted
 
 Json = dict[str, Any]
@@ -25,15 +24,15 @@ def load(file: Path) -> Json:
 
 def name_of(tokens: Key) -> list[Any]:
     """A node as recordings name it: length and hash of the path to its end."""
-    text = ",".join(map(str, tokens.tolist()))
-    return [len(tokens), hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""]
+    text = ",".join(map(str, units_of(tokens)))
+    return [len(tokens) // WIDTH, hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""]
 
 
 def find(tree: RadixTree, name: list[Any], paths: dict[str, Key]) -> Node:
     """The node of that name, without a walk that would refresh it."""
     node, tokens = tree.root, paths[name[1]]
     while node.end < name[0]:
-        node = node.children[tokens[node.end : node.end + tree.page].tobytes()]
+        node = node.children[tokens[node.end * WIDTH : (node.end + tree.page) * WIDTH]]
     assert node.end == name[0]
     return node
 
@@ -47,12 +46,12 @@ def replay_calls(recording: Json) -> int:
     count = 0
     for step in recording["steps"]:
         for call in step["calls"] + step["calls_after"]:
-            key = tokens[call["request"]][: call["length"]] if "request" in call else tree.root.key
+            key = tokens[call["request"]][: call["length"] * WIDTH] if "request" in call else tree.root.key
             match call["call"]:
                 case "match":
                     node = tree.match(key)
                     assert node.end == call["matched"]
-                    paths[name_of(key[: node.end])[1]] = key[: node.end]
+                    paths[name_of(key[: node.end * WIDTH])[1]] = key[: node.end * WIDTH]
                 case "touch":
                     tree.match(key)
                 case "insert":
@@ -63,7 +62,7 @@ def replay_calls(recording: Json) -> int:
                     tree.unlock(find(tree, call["node"], paths))
                 case "evict":
                     gone = tree.evict(call["want"])
-                    assert sum(len(node.key) for node in gone) == call["evicted"]
+                    assert sum(node.size for node in gone) == call["evicted"]
                     assert [leaf(node) for node in gone] == call["leaves"]
             assert [tree.size, tree.evictable, tree.protected] == call["state"][:3]
             count += 1
@@ -106,14 +105,14 @@ def test_ids_of_whole_pages_serve_as_well_as_tokens(file: Path) -> None:
     """A trace brings chained ids of blocks, not tokens: the same steps must come out."""
     recording = load(file)
     page = recording["limits"]["page_size"]
-    known: dict[tuple[int, bytes], int] = {}
+    known: dict[tuple[int, ...], int] = {}
     ids = {}
     for request in recording["requests"]:
-        key, before, chain = job(request).key, -1, []
-        for at in range(0, len(key) // page * page, page):
-            before = known.setdefault((before, key[at : at + page].tobytes()), len(known))
+        units, before, chain = units_of(job(request).key), -1, []
+        for at in range(0, len(units) // page * page, page):
+            before = known.setdefault((before, *units[at : at + page]), len(known))
             chain.append(before)
-        ids[request["id"]] = np.array(chain, np.int64)
+        ids[request["id"]] = key_of(chain)
     for by_id, by_token in zip(steps(recording, ids), steps(recording), strict=True):
         evicted = [end * page for end, _, _ in by_id.pop("evicted")]
         assert evicted == [end for end, _, _ in by_token.pop("evicted")]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.cache.radix import RANKS, RadixTree
+from kvsim.cache.radix import RANKS, WIDTH, RadixTree, key_of, units_of
 
 Path = tuple[int, ...]
 
@@ -102,18 +101,18 @@ def walk(seed: int, page: int, eviction: str, operations: int, every: int) -> No
     for i in range(operations):
         head = rng.choice(keys)
         key = head[: rng.randrange(len(head) + 1)] + tuple(rng.randrange(2) for _ in range(rng.randrange(3 * page + 2)))
-        array = np.array(key, np.int64)
+        units = key_of(key)
         pick = rng.random()
         if pick < 0.25:
-            assert tree.match(array).end == naive.match(key)
+            assert tree.match(units).end == naive.match(key)
         elif pick < 0.55:
             before, priority = rng.choice([0, 0, len(key) // 2]), rng.choice([0, 0, 3])
-            assert tree.insert(array, before, priority) == naive.insert(key, before, priority)
+            assert tree.insert(units, before, priority) == naive.insert(key, before, priority)
             keys = [*keys[-8:], key]
         elif pick < 0.7:
-            node = tree.match(array)
+            node = tree.match(units)
             naive.match(key)
-            end = tuple(node.path().tolist())
+            end = tuple(units_of(node.path()))
             locked.append((node, end))
             tree.lock(node)
             naive.lock(end, 1)
@@ -123,7 +122,7 @@ def walk(seed: int, page: int, eviction: str, operations: int, every: int) -> No
             naive.lock(end, -1)
         else:
             want = rng.randrange(0, 6 * page + 2)
-            assert [tuple(node.path().tolist()) for node in tree.evict(want)] == naive.evict(want)
+            assert [tuple(units_of(node.path())) for node in tree.evict(want)] == naive.evict(want)
         if i % every == 0:
             tree.check()
             assert (tree.evictable, tree.protected) == naive.sizes()
@@ -154,9 +153,9 @@ def test_longer_walk(eviction: str) -> None:
 
 def test_a_long_prompt_is_matched_whole() -> None:
     tree = RadixTree(page=16)
-    prompt = np.arange(100_000, dtype=np.int64)
+    prompt = key_of(range(100_000))
     assert tree.insert(prompt) == 0
     assert tree.match(prompt).end == 100_000
-    assert tree.match(prompt[:50_007]).end == 50_000
-    assert tree.insert(np.concatenate([prompt[:70_000], prompt[:30_000]])) == 70_000
+    assert tree.match(prompt[: 50_007 * WIDTH]).end == 50_000
+    assert tree.insert(prompt[: 70_000 * WIDTH] + prompt[: 30_000 * WIDTH]) == 70_000
     assert tree.size == 130_000

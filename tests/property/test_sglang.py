@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.cache.radix import RANKS
+from kvsim.cache.radix import RANKS, key_of, units_of
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.engine.decode_set import DecodeSet
 from kvsim.sched.sglang import Limits, Sglang
@@ -19,10 +18,10 @@ def load(rng: random.Random, requests: int) -> list[Job]:
     """Requests over a small vocabulary, many of which begin alike."""
     made: list[Job] = []
     for row in range(requests):
-        past = rng.choice(made).key.tolist() if made and rng.random() < 0.6 else []
+        past = units_of(rng.choice(made).key) if made and rng.random() < 0.6 else []
         prompt = past[: rng.randrange(len(past) + 1)][:60] + [rng.randrange(50) for _ in range(rng.randrange(1, 40))]
         output = rng.randrange(1, 40)
-        key = np.array(prompt + [rng.randrange(50) for _ in range(output)], np.int64)
+        key = key_of(prompt + [rng.randrange(50) for _ in range(output)])
         spare = rng.choice([0, 0, 30])
         made.append(Job(row, len(prompt), output, key, max_new=output + spare, priority=rng.randrange(3)))
     return made
