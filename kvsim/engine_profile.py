@@ -117,6 +117,10 @@ class Host(_Frozen):
     """whether a step is planned while the one before it runs: new arrivals and freed slots act a step later"""
     prompt_factor: Annotated[float, Field(ge=1)] = 1.0
     """on the device time of steps with prompts: kernels of the engine's time, against those that were measured"""
+    decode_factor: Annotated[float, Field(gt=0)] = 1.0
+    """on the device time of steps without prompts: kernels of the engine's own, against those that were measured"""
+    launch_layer_ns: NotNegative = 0.0
+    """to launch the kernels of a layer one by one, in steps with prompts: beside the device, where it is the longer"""
     spread: NotNegative
     """half-width of 90 % as a share"""
     kernel_spread: NotNegative = 0.0
@@ -146,6 +150,9 @@ class EngineProfile(_Frozen):
     """further answers to a prompt (n > 1) share its blocks by forking; otherwise they are requests of their own"""
     reserve_output: bool = False
     """… and its whole output too, so that nothing is ever preempted"""
+    repeated_reads: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """of the times that decode attention reads a KV head again, for the other query heads of its group, the share that
+    goes to memory; 0: a kernel that knows groups"""
     on_pressure: Literal["recompute", "swap", "retract"]
     limits: Limits
     memory: Memory

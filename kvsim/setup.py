@@ -101,9 +101,9 @@ def _whole_groups(scenario: Scenario) -> None:
                              "together, and are equal, present and gone together")
 
 
-def host_of(engine: EngineProfile, tp: int, ep: int) -> HostOverhead:
+def host_of(engine: EngineProfile, layers: int, tp: int, ep: int) -> HostOverhead:
     """The engine's constants; where replicas share experts (`ep` > `tp`), with what agreeing on every step takes."""
-    host = HostOverhead.of(engine.host, tp)
+    host = HostOverhead.of(engine.host, tp, layers)
     return replace(host, exposed_ns=host.exposed_ns + engine.host.exposed_lockstep_ns) if ep > tp else host
 
 
@@ -136,8 +136,10 @@ def prepare(scenario: Scenario) -> Setup:
         model, tp=scenario.tp, ep=scenario.ep, dp=max(1, scenario.ep // scenario.tp),
         weights_dtype=scenario.weights_dtype, kv_dtype="bf16" if spec.precision == "auto" else spec.precision,
         attention=spec.attention, block_size=spec.block_size if spec.layout == "paged" else 0,
+        repeated_reads=engine.repeated_reads,
     )
-    host, seen = host_of(engine, scenario.tp, scenario.ep), exchanging(device, scenario.tp, scenario.ep)
+    host = host_of(engine, model.layers, scenario.tp, scenario.ep)
+    seen = exchanging(device, scenario.tp, scenario.ep)
     cost = CostModel(kernels, seen, host) if scenario.pp == 1 else PipelineCost(
         kernels, seen, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
     group = group_of(scenario)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvsim.cost.geometry import Attention, Experts, Geometry, Linear, Memory
 from kvsim.device.forms import ACTIVATION_BYTES
 from kvsim.device.keys import AttentionKernel, AttentionKey, MoeKey
@@ -14,11 +16,13 @@ SCORE_BYTES = 8
 
 
 def geometry(model: ModelSpec, *, tp: int = 1, ep: int = 1, dp: int = 1, weights_dtype: str | None = None,
-             kv_dtype: str = "bf16", attention: AttentionKernel = "flash", block_size: int = 16) -> Geometry:
+             kv_dtype: str = "bf16", attention: AttentionKernel = "flash", block_size: int = 16,
+             repeated_reads: float = 0.0) -> Geometry:
     """The kernels of one step on one device.
 
     `ep` devices share the experts; where `dp` replicas of the attention feed them, a device's experts also get the
-    tokens of the others, as many as it has itself. Raises InputError where the model can't be split that way."""
+    tokens of the others, as many as it has itself. `repeated_reads`: see EngineProfile.
+    Raises InputError where the model can't be split that way."""
     weights = canonical(weights_dtype or model.weights_dtype)
     ops = model.linear_ops(tp, ep)
     heads = [op for op in ops if op.kind == "head"]
@@ -27,7 +31,7 @@ def geometry(model: ModelSpec, *, tp: int = 1, ep: int = 1, dp: int = 1, weights
                    for group in model.attention_groups)
     moe_layers = sum(experts.times for experts in routed)
     return Geometry(
-        attention=groups,
+        attention=tuple(replace(group, decode=_ungrouped(group.decode, repeated_reads)) for group in groups),
         linear=tuple(Linear(op.name, op.n, op.k, _dtype(op, weights, model), op.layers)
                      for op in ops if op.kind in ("dense", "router")),
         head=Linear("lm_head", heads[0].n, heads[0].k, _plain(weights), 1),
@@ -73,6 +77,13 @@ def _attention(model: ModelSpec, group: AttentionGroup, tp: int, kv_dtype: str, 
         prefill = AttentionKey(heads=heads, kv_heads=heads, head_dim=model.mla.query_dim, value_dim=model.mla.value_dim,
                                kv_dtype=kv_dtype, block_size=block_size, window=group.window, kernel=kernel)
     return Attention(decode, prefill, group.layers)
+
+
+def _ungrouped(key: AttentionKey, repeated: float) -> AttentionKey:
+    """The kernel that reads a KV head again for the other query heads of its group, `repeated` of it from memory: seen
+    from there it has more KV heads."""
+    seen = round(key.kv_heads + repeated * (key.heads - key.kv_heads))
+    return key if key.latent or seen == key.kv_heads else AttentionKey(**{**key.model_dump(), "kv_heads": seen})
 
 
 def _memory(model: ModelSpec, groups: tuple[Attention, ...], ops: tuple[LinearOp, ...]) -> tuple[Memory, ...]:

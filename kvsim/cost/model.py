@@ -50,15 +50,16 @@ class CostModel:
         self._policy = PolicyWork(kernels, device)
         self._steps: dict[int, _DecodeStep] = {}
         self._gpu_factor = self._host_factor = 1.0
+        self._decode_factor = self.host.decode_factor
         self._overlapped = self.host.overlapped_ns
 
     @classmethod
     def of(cls, model: ModelSpec, device: DeviceProfile, host: HostOverhead | None = None, *, tp: int = 1, ep: int = 1,
            dp: int = 1, weights_dtype: str | None = None, kv_dtype: str = "bf16",
-           attention: AttentionKernel = "flash", block_size: int = 16) -> CostModel:
+           attention: AttentionKernel = "flash", block_size: int = 16, repeated_reads: float = 0.0) -> CostModel:
         """The cost of `model` split over `tp` devices; see `kvsim.cost.kernels.geometry`."""
         return cls(geometry(model, tp=tp, ep=ep, dp=dp, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
-                            attention=attention, block_size=block_size), device, host)
+                            attention=attention, block_size=block_size, repeated_reads=repeated_reads), device, host)
 
     def scaled(self, factor: float, host: float | None = None) -> CostModel:
         """The same model with all times × `factor`, or the engine's constants × `host`; its tables are shared.
@@ -67,6 +68,7 @@ class CostModel:
         other = self._sibling()
         other._table, other._groups, other._policy = self._table, self._groups, self._policy
         other._gpu_factor = self._gpu_factor * factor
+        other._decode_factor = other._gpu_factor * self.host.decode_factor
         other._host_factor = self._host_factor * (factor if host is None else host)
         other._overlapped = self.host.overlapped_ns * other._host_factor
         return other
@@ -89,13 +91,13 @@ class CostModel:
         gpu = self._without_attention(step, shape)
         for row, attended, longest in zip(step.rows, shape.attended, shape.longest, strict=True):
             gpu += row.at(attended, longest)
-        gpu *= self._gpu_factor
+        gpu *= self._decode_factor
         return int((gpu if gpu > self._overlapped else self._overlapped) + step.exposed)
 
     def short_run(self, shape: StepShape, k: int) -> list[int]:
         """`decode_run` in plain Python: faster up to about SCALAR_RUN steps."""
         step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
-        factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
+        factor, overlapped, exposed = self._decode_factor, self._overlapped, step.exposed
         times = self._run_without_attention(step, shape, k)
         for g, row in enumerate(step.rows):
             more = row.run(shape.attended[g], shape.growing[g], shape.longest[g], shape.longest_grows[g], k)
@@ -111,7 +113,7 @@ class CostModel:
         if k <= SCALAR_RUN:
             return np.array(self.short_run(shape, k), dtype=np.int64)
         step = self._steps.get(shape.decode) or self._decode_step(shape.decode)
-        factor, overlapped, exposed = self._gpu_factor, self._overlapped, step.exposed
+        factor, overlapped, exposed = self._decode_factor, self._overlapped, step.exposed
         ahead = AHEAD[:k] if k <= len(AHEAD) else np.arange(k, dtype=np.float64)
         run: Floats = np.array(self._run_without_attention(step, shape, k))
         for g, row in enumerate(step.rows):
@@ -160,12 +162,18 @@ class CostModel:
         elif chunks:
             for group in self._groups:
                 gpu += group.prefill_ns(chunks)
+        overlapped = self._beside(bool(chunks))
         if chunks:
             gpu *= self._gpu_factor * host.prompt_factor
             exposed += host.exposed_prefill_ns
         else:
-            gpu *= self._gpu_factor
-        return int((gpu if gpu > self._overlapped else self._overlapped) + exposed * self._host_factor + 0.5)
+            gpu *= self._decode_factor
+        return int((gpu if gpu > overlapped else overlapped) + exposed * self._host_factor + 0.5)
+
+    def _beside(self, prefill: bool) -> float:
+        """ns of the host's work that runs beside the device."""
+        launch = self.host.launch_ns * self._host_factor
+        return launch if prefill and launch > self._overlapped else self._overlapped
 
     def _attention(self, shape: StepShape) -> list[tuple[float, float]]:
         """(prefill ns, decode ns) of each group."""
@@ -176,8 +184,8 @@ class CostModel:
             return [(0.0, group.row(n).at(shape.attended[g], shape.longest[g])) for g, group in enumerate(self._groups)]
         return [group.fused_ns(chunks, n, shape.attended[g], shape.longest[g]) for g, group in enumerate(self._groups)]
 
-    def _prompt_factor(self, shape: StepShape) -> float:
-        return self.host.prompt_factor if shape.chunks else 1.0
+    def _kernel_factor(self, shape: StepShape) -> float:
+        return self._gpu_factor * self.host.prompt_factor if shape.chunks else self._decode_factor
 
     def _exposed(self, shape: StepShape) -> float:
         return self.host.exposed(shape.decode + len(shape.chunks), bool(shape.chunks)) * self._host_factor
@@ -195,10 +203,10 @@ class CostModel:
                 cost = group.decode_part(shape.decode, shape.attended[g], decode, fused=bool(shape.chunks))
                 found.setdefault("attention_decode", []).append(cost)
         found.update(self._policy.parts(shape.scored, shape.moved_bytes))
-        factor = self._gpu_factor * self._prompt_factor(shape)
+        factor = self._kernel_factor(shape)
         parts = {name: merge(costs).times(factor) for name, costs in found.items()}
         gpu = sum(cost.ns for cost in parts.values())
-        waits = max(gpu, self._overlapped) - gpu + self._exposed(shape)
+        waits = max(gpu, self._beside(bool(shape.chunks))) - gpu + self._exposed(shape)
         parts["host"] = PartCost(waits, "imported", "exact", self.host.spread / 2, self.host.spread, "engine profile")
         return parts
 

@@ -86,10 +86,11 @@ class Batch:
         tp, dp, ep = (case.get(key) or 1 for key in ("tp", "dp", "ep"))
         if case.get("device_id") is None:
             raise InputError("the case names no device")
-        host = HostOverhead.of(engine.host, tp)
+        model = load_model(case["model_id"])
         cost = CostModel.of(
-            load_model(case["model_id"]), load_device(case["device_id"]), host, tp=tp, ep=ep, dp=dp,
+            model, load_device(case["device_id"]), HostOverhead.of(engine.host, tp, model.layers), tp=tp, ep=ep, dp=dp,
             weights_dtype=case.get("weights_dtype"), kv_dtype=case.get("kv_dtype_id") or "bf16",
+            repeated_reads=engine.repeated_reads,
         )  # fmt: skip
         size = work.get("batch") or work.get("concurrency") or 0
         if not size:

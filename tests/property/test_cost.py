@@ -14,7 +14,8 @@ from kvsim.cost.prefill import PrefillRow, extent
 from kvsim.device import AttentionKey, Curves, load_device
 from kvsim.device.forms import causal_pairs, prefill_ns, prefill_work
 
-HOST = HostOverhead(exposed_ns=412_345.7, exposed_per_sequence_ns=1_234.5, exposed_prefill_ns=2e6, overlapped_ns=7.9e6)
+HOST = HostOverhead(exposed_ns=412_345.7, exposed_per_sequence_ns=1_234.5, exposed_prefill_ns=2e6, overlapped_ns=7.9e6,
+                    decode_factor=0.93, launch_ns=8.1e6)
 MODELS = {
     "datasheet": CostModel(geometry(), load_device("h100-pcie").model_copy(update={"curves": Curves()}), HOST),
     "imported": CostModel(geometry(), load_device("h100-sxm"), HOST),

@@ -101,6 +101,42 @@ def test_host_time_overlaps_or_is_exposed() -> None:
             == pytest.approx(CostModel(geometry(), device).step(prefill) + 6e6 + 1e3, abs=1))
 
 
+def test_an_engines_own_kernels_scale_steps_with_prompts_and_without() -> None:
+    device, shape, prefill = load_device("h100-sxm"), decoding(4, 100), StepShape(chunks=((128, 0),), sampled=1)
+    bare, own = CostModel(geometry(), device), CostModel(geometry(), device,
+                                                         HostOverhead(prompt_factor=1.5, decode_factor=0.8))
+    assert own.step(shape) == pytest.approx(0.8 * bare.step(shape), abs=1)
+    assert own.step(prefill) == pytest.approx(1.5 * bare.step(prefill), abs=1)
+    assert own.scaled(1.1).decode_run(shape, 40) == pytest.approx(0.88 * bare.decode_run(shape, 40), abs=1)
+    for one in (shape, prefill):
+        assert sum(part.ns for part in own.parts(one).values()) == pytest.approx(own.step(one), abs=1)
+
+
+def test_prompts_launched_kernel_by_kernel_take_the_hosts_pace_where_that_is_slower() -> None:
+    engine = load_engine("vllm-0").host
+    host = HostOverhead.of(engine, layers=80)
+    assert host.launch_ns == 80 * engine.launch_layer_ns > 20e6
+    device, bare = load_device("h100-sxm"), CostModel(geometry(), load_device("h100-sxm"))
+    launched = CostModel(geometry(), device, HostOverhead(launch_ns=1e6))
+    short, long = (StepShape(chunks=((tokens, 0),), sampled=1) for tokens in (16, 8192))
+    assert launched.scaled(1.0, host=1000).step(short) == 1_000_000_000
+    assert launched.step(long) == bare.step(long) > 1e6
+    assert launched.scaled(1.0, host=1000).step(decoding(4, 100)) == bare.step(decoding(4, 100))  # a graph
+    assert sum(part.ns for part in launched.parts(short).values()) == pytest.approx(launched.step(short), abs=1)
+
+
+def test_a_kernel_that_knows_no_groups_reads_the_cache_for_every_query_head() -> None:
+    device, parts = load_device("h100-sxm"), (load_model("llama-2-70b"), load_model("llama-2-7b"))
+    grouped, half, every = (CostModel.of(parts[0], device, tp=4, repeated_reads=share) for share in (0, 0.5, 1))
+    assert [cost.geometry.attention[0].decode.kv_heads for cost in (grouped, half, every)] == [2, 9, 16]
+    assert grouped.geometry.memory == every.geometry.memory  # what is written is the same
+    shape = decoding(256, 1000)
+    times = [cost.parts(shape)["attention_decode"].ns for cost in (grouped, half, every)]
+    assert times[0] < 0.5 * times[1] < 0.5 * times[2]
+    alone = [CostModel.of(parts[1], device, repeated_reads=share).step(shape) for share in (0, 1)]
+    assert alone[0] == alone[1]  # one query head a KV head
+
+
 def test_host_constants_come_from_an_engine_profile() -> None:
     engine = load_engine("vllm-1").host
     host = HostOverhead.of(engine)
@@ -323,6 +359,26 @@ def test_a_fused_table_is_linear_in_all_four_axes(place: tuple[float, ...]) -> N
     curve = curved().curves.mixed[0]
     assert mixed_at(curve, tokens, context, sequences, attended) == pytest.approx(1 + 0.1 * sum(share))
     assert mixed_at(curve, 10**6, 10**6, 10**6, 10**6) == pytest.approx(1.4)
+
+
+def test_a_gpu_of_amds_reaches_less_of_its_peak_and_is_less_sure() -> None:
+    """Everything that runs on it, against the same peaks on a GPU of NVIDIA's; and the answer says so."""
+    amd = load_device("mi300x")
+    twin = amd.model_copy(update={"facts": amd.facts.model_copy(update={"arch": "sm_90"})})
+    model = load_model("mixtral-8x7b")
+    ours, theirs = CostModel.of(model, amd), CostModel.of(model, twin)
+    for shape in (decoding(64, 2000), StepShape(chunks=((4096, 0),), sampled=1)):
+        slow, fast = ours.parts(shape), theirs.parts(shape)
+        assert all(slow[name].ns > 1.05 * fast[name].ns for name in slow if name in ("linear", "experts"))
+        assert all(slow[name].ns > 1.05 * fast[name].ns for name in slow if name.startswith("attention"))
+        assert ours.step(shape) < 2.1 * theirs.step(shape)
+        assert ours.error_band(shape).high > 1.2 * theirs.error_band(shape).high
+
+
+def test_small_weights_alone_begin_as_wide_ones_do() -> None:
+    wide, small, alone = (GPU.matmul(dtype)[0] for dtype in ("bf16", "fp8", "int4"))
+    assert (alone.fixed_ns, alone.byte_efficiency) == (wide.fixed_ns, wide.byte_efficiency)
+    assert alone.flop_efficiency == small.flop_efficiency and GPU.matmul("int4")[1] == GPU.matmul("fp8")[1]
 
 
 def test_an_empty_step_costs_the_host_only() -> None:

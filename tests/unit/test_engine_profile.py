@@ -59,7 +59,9 @@ def test_versions_override_constants() -> None:
     assert (old.memory.graphs_in_budget, new.memory.graphs_in_budget) == (False, True)
     assert old.limits == new.limits
     assert load_engine("lmdeploy@0.1.0").memory.base == "total"
-    assert load_engine("lmdeploy").memory.base == "after_weights"
+    assert load_engine("lmdeploy@0.2.1").memory.base == "total"
+    assert load_engine("lmdeploy").memory.base == load_engine("lmdeploy@0.2.2").memory.base == "after_weights"
+    assert load_engine("trtllm@0.7.1").repeated_reads > 0 == load_engine("trtllm@0.8").repeated_reads
 
 
 @pytest.mark.parametrize(
