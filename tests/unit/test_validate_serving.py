@@ -18,7 +18,9 @@ from kvsim.errors import InputError
 from kvsim.interval import ends, interval
 from kvsim.memory import plan_memory
 from kvsim.model import load_model
-from kvsim.validate.serving import _before_engine_s, validate_cases
+from kvsim.simulate import results
+from kvsim.validate.published import as_published
+from kvsim.validate.serving import Prediction, _before_engine_s, setup_of, validate_cases
 from kvsim.validate.serving_runs import validate_runs
 from kvsim.validate.step import validate_step
 from kvsim.validate.workload import recorded, trace_of_case
@@ -66,6 +68,35 @@ def test_a_client_of_vllm_waits_for_the_tokenizer(tmp_path: Path) -> None:
     assert _before_engine_s(case(metric_id="tpot_mean", workload=work)) == 0 < tpot.predicted
     assert _before_engine_s(case(metric_id="ttft_mean", engine_id="trtllm", workload=work)) == 0 < other.predicted
     assert _before_engine_s(case(metric_id="ttft_mean", workload={**work, "arrival": "trace"})) == 0
+
+
+def test_vllm_0_tokenizes_an_offline_batch_before_its_first_step(tmp_path: Path) -> None:
+    """And its benchmark times that: a rate is of both."""
+    old = {"engine_id": "vllm-0", "engine_version": "0.6.4"}
+    row = validate_cases(file(tmp_path, case(**old))).rows[0]
+    bare = _run_of(case(**old)).summaries[0]
+    seconds = 40 * 20 / row.predicted
+    assert seconds == pytest.approx(bare["duration_s"] + 40 * 100 * 5e-6)
+
+
+def _run_of(one: dict[str, Any]) -> Prediction:
+    return Prediction.of(results(trace_of_case(one["workload"]), setup_of(one)))
+
+
+def test_a_cases_source_says_what_its_record_does_not() -> None:
+    """LMDeploy's scripts set the pool in blocks; vLLM's log says that its own all-reduce was off."""
+    told = case(model_id="llama-2-7b", engine_id="lmdeploy", engine_version="0.1.0a1", device_id="a100-80-sxm",
+                kv_dtype_id="fp16", source="LMDeploy docs, docs/en/benchmark/a100_fp16.md")
+    setup = setup_of(told)
+    known = as_published(setup, told).memory
+    assert (known.blocks, known.pool, known.spread) == (1000, 1000 * 128 * 32 * 2 * 4096 * 2, 0)
+    assert as_published(setup, {**told, "source": "elsewhere"}) is setup
+    assert as_published(setup, {**told, "model_id": "yi-34b"}) is setup
+    plain = case(model_id="llama-3.1-70b", engine_id="vllm-0", engine_version=None, device_id="h100-sxm", tp=8)
+    off = {**plain, "workload": {**WORK, "other": {"custom_all_reduce": False}}}
+    own, nccl = (as_published(setup_of(plain), one).cost for one in (plain, off))
+    few, nccls = (cost.parts(shape(4))["allreduce"] for cost in (own, nccl))
+    assert nccls.ns > 160 * 25e3 > few.ns and nccls.tier == "imported"
 
 
 def test_only_what_nobody_states_is_skipped(tmp_path: Path) -> None:
