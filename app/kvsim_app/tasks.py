@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.plan import Objective, Objectives, evaluate, plan
+from kvsim.plan.people import excerpt
 from kvsim.plan.search import Load
-from kvsim.plan.traffic import stretch
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import Progress, mean_shape, results, trace_of
-from kvsim.trace import Trace
 from kvsim_app.overheard import Overheard
 
 AROUND = (-48, -28, -14, -6, 0, 6, 14, 24)
@@ -47,7 +46,7 @@ def find_rate(scenario: Scenario, place: Path, progress: Progress | None = None,
         progress=progress, trace=trace,
     )  # fmt: skip
     (found,) = answer.candidates
-    tokens = float(_judged(trace, objectives).output_tokens.mean())
+    tokens = float(excerpt(trace, answer.requests).output_tokens.mean())
     _write(place, {"candidate": asdict(found) | {"curve": ()}, "tokens": tokens, "notes": answer.notes})
 
 
@@ -60,7 +59,7 @@ def curve(scenario: Scenario, place: Path, progress: Progress | None = None, *, 
     never = tuple(Objective(metric, statistic, math.inf) for metric, statistic in STATISTICS)
     objectives = Objectives(never, each, goodput=0.0, refused=1.0)
     setup = prepare(scenario)
-    load = Load.of(_judged(trace_of(scenario), asked), setup)
+    load = Load.of(excerpt(trace_of(scenario), asked.requests), setup)
     points = []
     for number, step in enumerate(AROUND):
         if progress is not None:
@@ -73,13 +72,6 @@ def curve(scenario: Scenario, place: Path, progress: Progress | None = None, *, 
             | {"steady": "growth" not in point.missed, "tier": setup.cost.tier(mean_shape(tried.record, setup))}
         )
     _write(place, points)
-
-
-def _judged(trace: Trace, objectives: Objectives) -> Trace:
-    """The conversations that the planner judges."""
-    found = stretch(trace, 0, objectives.requests)
-    assert found is not None  # the first stretch is the whole trace where that is short
-    return found
 
 
 def _write(place: Path, document: Any) -> None:

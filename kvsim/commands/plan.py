@@ -51,7 +51,7 @@ def command(
     ] = None,
     requests: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Requests in every run \\[default: as the percentiles need]",
+        typer.Option(metavar="N", min=1, help="Requests that judge the best candidates \\[default: up to 20000]",
                      rich_help_panel="Run"),
     ] = None,
     jobs: Annotated[

@@ -13,16 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
+
+import numpy as np
 
 from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
 from kvsim.interval import ends
 from kvsim.plan.alone import ALONE
-from kvsim.plan.answer import Answer, Candidate, ParetoPoint, choose
+from kvsim.plan.answer import Answer, Candidate, ParetoPoint, around, choose
 from kvsim.plan.limit import binding, facts
 from kvsim.plan.objectives import Objective, Objectives
+from kvsim.plan.people import excerpt, others
 from kvsim.plan.search import Load, Point, evaluate, largest, rate_at, rater
-from kvsim.plan.traffic import Offer, stretch
+from kvsim.plan.traffic import Offer
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import Progress, mean_shape, trace_of
@@ -34,20 +38,24 @@ __all__ = [
 ]  # fmt: skip
 
 TPS = (1, 2, 4, 8)
-STRETCHES = 3
-"""parts of the trace on which the answer's rate is found again, for its interval"""
+USUAL = 20_000
+"""requests of a trace that judge the close candidates, unless another number is asked for"""
+OTHERS = 8
+"""times that the answer's rate is found again for other people, for its interval"""
 FAR = 8
 """steps that a search gallops at first where it has no better place to begin than a small run's"""
 BEHIND = 0.25
 """a candidate that is dearer than the best by more than this share after a first search is not searched any further"""
+WHOLE, SHORT, FIRST_OTHERS = 0, 1, 2
+"""places in Shared.traces"""
 
 
 @dataclass(frozen=True)
 class Shared:
     """What every task needs."""
 
-    stretches: tuple[Trace, ...]
-    """the requests that are simulated: the first stretch, others, and last the short one of a first search"""
+    traces: tuple[Trace, ...]
+    """what is simulated: WHOLE, SHORT (of a first search; the same one where all are few), and other people's"""
     objectives: Objectives
 
 
@@ -56,8 +64,8 @@ class Search:
     """Find a candidate's largest rate."""
 
     scenario: Scenario
-    stretch: int = 0
-    """place in Shared.stretches"""
+    trace: int
+    """place in Shared.traces"""
     begin: int | None = None
     """where on the grid to begin; None: where a small run says"""
     side: str = ""
@@ -82,9 +90,9 @@ def plan(
     `scenario` says the rest (model, trace, engine, limits); its `rate` and `rate_scale` set the rate to carry, its
     `device`, `policy`, `tp` and all of ALONE are not looked at. `tps`: by default the smallest that fits the model, and
     its double. `prices`: per GPU and hour, in any currency; there is no built-in list, for prices change by the week.
-    `requests`: judged in every run, by default as many as the percentiles need; of more, only the candidates that are
-    about as good as the best are judged by all. `trace`: loaded already. Raises InputError where a name, a price or the
-    trace is wrong.
+    `requests`: that judge the candidates about as good as the best, by default up to USUAL; the others are judged by
+    as many as the percentiles need. `trace`: loaded already. Raises InputError where a name, a price or the trace is
+    wrong.
     """
     prices = dict(prices or {})
     if strange := sorted(set(prices) - set(devices)):
@@ -93,13 +101,13 @@ def plan(
     target = transform.mean_rate(trace)
     if target is None:
         raise InputError(f"{trace.name}: all requests arrive at once, there is no rate to scale: set --arrivals")
-    wanted = min(len(trace), requests or objectives.requests)
-    stretches = _stretches(trace, wanted, objectives)
-    whole, short = stretches[0], stretches[-1]
+    whole = excerpt(trace, requests or max(USUAL, objectives.requests))
+    short = excerpt(trace, objectives.requests) if 2 * objectives.requests <= len(whole) else whole
     policies = policies or [load_engine(scenario.engine or "vllm-1").policy]
     found, scenarios, unfit = _candidates(scenario, devices, policies, tps)
     executor = executor or InProcess()
-    shared = Shared(stretches, objectives)
+    other = _others(trace, len(short), scenario.seed) if scenario.interval else ()
+    shared = Shared((whole, short, *other), objectives)
     done, total = 0, len(scenarios)
 
     def search(tasks: list[Search]) -> Iterator[tuple[int, Candidate | Failure]]:
@@ -118,37 +126,34 @@ def plan(
         priced = replace(answer, price_per_gpu_hour=prices.get(first.device), requests=len(part))
         return priced.sized(target, float(part.output_tokens.mean()))
 
-    for number, answer in search([Search(one, len(stretches) - 1) for one in scenarios]):
+    for number, answer in search([Search(one, SHORT) for one in scenarios]):
         found[number] = sized(number, answer, short)
     firsts = list(found)
     while len(short) < len(whole) and (close := _close(found, len(whole))):
-        tasks = [Search(scenarios[number], begin=_begin(found[number])) for number in close]
+        tasks = [Search(scenarios[number], WHOLE, _begin(found[number])) for number in close]
         for place, answer in search(tasks):
             found[close[place]] = sized(close[place], answer, whole)
     candidates = [*found, *unfit]
     best, by = choose(candidates)
     if best is not None and scenario.interval:
-        chosen, rates = candidates[best], [candidates[best].rate_per_replica or 0.0]
-        again = [Search(scenarios[best], len(stretches) - 1, _begin(firsts[best]), side) for side in ("low", "high")]
-        again += [Search(scenarios[best], number, _begin(chosen)) for number in range(1, STRETCHES)
-                  if number < len(stretches) - (short is not whole)]
-        factor = rates[0] / (firsts[best].rate_per_replica or math.inf)  # an end moves the few as much as it does all
-        rates += [one.rate_per_replica * (factor if again[place].side else 1.0) for place, one in search(again)
-                  if isinstance(one, Candidate) and one.rate_per_replica is not None]
-        candidates[best] = chosen.with_rates(rates, target, float(whole.output_tokens.mean()))
+        first = firsts[best]
+        again = [Search(scenarios[best], SHORT, _begin(first), side) for side in ("low", "high")]
+        again += [Search(scenarios[best], FIRST_OTHERS + number, _begin(first)) for number in range(len(other))]
+        rates = {place: one.rate_per_replica or 0.0 for place, one in sorted(search(again), key=itemgetter(0))
+                 if isinstance(one, Candidate) and one.reachable}
+        sides = [rate for place, rate in rates.items() if again[place].side]
+        spread = [rate for place, rate in rates.items() if not again[place].side]
+        chosen, share = candidates[best], len(short) / len(whole)
+        between = around(chosen.rate_per_replica or 0.0, first.rate_per_replica or 0.0, sides, spread, share)
+        candidates[best] = chosen.with_rates(between, target, float(whole.output_tokens.mean()))
     notes = _notes(trace, len(whole), len(short), objectives)
     return Answer(tuple(candidates), best, by, target, len(whole), len(trace), objectives, notes)
 
 
-def _stretches(trace: Trace, wanted: int, objectives: Objectives) -> tuple[Trace, ...]:
-    """Stretches of the trace to search on, the one of a first search last (it is the only one where so many are wanted
-    as the percentiles need)."""
-    full = [stretch(trace, number, wanted) for number in range(STRETCHES)]
-    first = stretch(trace, 0, objectives.requests)
-    assert full[0] is not None and first is not None
-    usable = [part for part in full[1:] if part is not None and transform.mean_rate(part) is not None]
-    shorter = [first] if 2 * len(first) <= len(full[0]) else []
-    return (full[0], *usable, *shorter)
+def _others(trace: Trace, requests: int, seed: int) -> tuple[Trace, ...]:
+    """Traces of other people; none that arrive all at once."""
+    made = (others(trace, requests, np.random.default_rng((seed, number))) for number in range(OTHERS))
+    return tuple(one for one in made if transform.mean_rate(one) is not None)
 
 
 def _close(found: Sequence[Candidate], requests: int) -> list[int]:
@@ -217,7 +222,7 @@ def _search(shared: Shared, task: Search) -> Candidate:
     scenario, objectives = task.scenario, shared.objectives
     setup = prepare(scenario)
     cost = setup.cost
-    load = Load.of(shared.stretches[task.stretch], setup)
+    load = Load.of(shared.traces[task.trace], setup)
     tried: dict[int, Point] = {}
     rate = rater(load, setup, cost, objectives, tried)
     begin = load.guess if task.begin is None else task.begin

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from kvsim.plan.objectives import Objectives
 from kvsim.plan.search import Point
 
@@ -101,6 +103,23 @@ class Candidate:
                 for p in self.curve
             ],
         }
+
+
+STUDENT = 1.86
+"""standard deviations to each side that hold 90 % where the deviation itself is estimated from about eight values"""
+
+
+def around(rate: float, first: float, ends: Iterable[float], others: Iterable[float], share: float) -> list[float]:
+    """[low, high] of a candidate's largest rate, which a first search put at `first`: what another trace as long, of
+    other people, would have given, with a cost model off by its error. Both are independent, so their logarithms add
+    up in squares.
+
+    `ends`, `others`: rates found like `first`, at the cost model's ends and for other people. These differ by what
+    two samples differ by, and less the larger they are. `share`: requests of the first search ÷ of the last."""
+    logs = np.log(list(others))
+    spread = STUDENT * float(logs.std(ddof=1)) * math.sqrt(2 * share) if len(logs) > 1 else 0.0
+    sides = np.log([first, *ends]) - math.log(first)
+    return [rate * math.exp(-math.hypot(sides.min(), spread)), rate * math.exp(math.hypot(sides.max(), spread))]
 
 
 def replicas_for(target: float, rate: float) -> int:

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsim.errors import InputError
+from kvsim.plan.people import laps, own_ids
 from kvsim.record import REFUSED, Recorder
 from kvsim.trace import Trace, transform
 from kvsim.trace.types import Int
@@ -73,7 +73,7 @@ class Traffic:
         """expected time from the conversation's beginning"""
         self._place = (trace.arrival_ns[root] - begins[0]) / (int(begins[-1] - begins[0]) * n / (n - 1))
         """of the conversation's beginning in the period, 0 … 1: the last one is a mean gap before the next first"""
-        self._own = _own_ids(trace, root)
+        self._own = own_ids(trace)
 
     def at(self, rate: float, lead_s: float = 0.0, tail_s: float = 0.0) -> Offer:
         """One period at `rate` requests a second, with so much of lead-in and lead-out."""
@@ -88,21 +88,7 @@ class Traffic:
         at = planned[row] + lap * period
         order = np.lexsort((row, at))  # parents are expected no later than their children, and stand before them
         row, lap, at = row[order], lap[order], at[order]
-        copies = transform.copies(trace, row)
-        lap -= lap.min()
-        laps = int(lap.max()) + 1
-        where = np.full(n * laps + 1, -1, np.int64)  # the last entry is where parent −1 points
-        where[row * laps + lap] = np.arange(len(row))
-        of = trace.parent[row]
-        blocks: dict[str, object] = {}
-        if trace.has_ids:
-            ids = copies.block_ids
-            of_ref = np.repeat(lap, np.diff(copies.block_start))
-            _, blocks["block_ids"] = np.unique(ids * laps + np.where(self._own[ids], of_ref, 0), return_inverse=True)
-        session = copies.session
-        offered = copies.with_columns(
-            arrival_ns=at + lead, parent=where[np.where(of < 0, -1, of * laps + lap)],
-            session=np.where(session < 0, -1, session * laps + lap), **blocks)
+        offered = laps(trace, row, lap - lap.min(), at + lead, self._own)
         return Offer(offered, np.flatnonzero((at >= 0) & (at < period)), lead, lead + period)
 
 
@@ -136,24 +122,6 @@ class Warmth:
         return min(self.answer_s, requests / rate)
 
 
-def stretch(trace: Trace, number: int, requests: int) -> Trace | None:
-    """The `number`-th stretch of whole conversations, each of at least so many requests; None where the trace is too
-    short for it. The first is the whole trace where that has fewer."""
-    root = transform.roots(trace)
-    sizes = np.bincount(root, minlength=len(trace))
-    before = np.cumsum(sizes) - sizes  # requests of the conversations that began earlier
-    wanted = min(requests, len(trace))
-    ends = [0]
-    for _ in range(number + 1):
-        full = np.flatnonzero((before >= ends[-1] + wanted) & (sizes > 0))
-        ends.append(int(before[full[0]]) if len(full) else len(trace))
-    if ends[-1] - ends[-2] < wanted:
-        return None
-    inside = (before >= ends[-2]) & (before < ends[-1]) & (sizes > 0)
-    part = transform.take(trace, np.flatnonzero(inside[root]))
-    return transform.shift(part, -int(part.arrival_ns[0]))
-
-
 def fresh_tokens(trace: Trace) -> float:
     """Mean tokens of a request that no earlier one had: what it adds to a prefix cache that holds everything."""
     ends = trace.all_ends()
@@ -164,22 +132,3 @@ def fresh_tokens(trace: Trace) -> float:
     tokens = int((trace.prompt_tokens + trace.output_tokens).sum())
     return max(1.0, (tokens - int(length.sum()) + int(length[once].sum())) / max(1, len(trace)))
 
-
-def _own_ids(trace: Trace, root: Int) -> NDArray[np.bool_]:
-    """By block id: whether it belongs to the people of one lap. So do the ids of one conversation, and those that are
-    used over less than half of the trace; what is used all along (a system prompt) is the same for all."""
-    if not trace.has_ids:
-        return np.zeros(0, bool)
-    ids = trace.block_ids
-    refs = np.repeat(np.arange(len(trace)), np.diff(trace.block_start))
-    begins = trace.arrival_ns[root]
-
-    def spread(values: Int) -> Int:
-        low, high = np.full(int(ids.max()) + 1, np.iinfo(np.int64).max), np.full(int(ids.max()) + 1, -1)
-        np.minimum.at(low, ids, values[refs])
-        np.maximum.at(high, ids, values[refs])
-        wide: Int = high - low
-        return wide
-
-    own: NDArray[np.bool_] = (spread(root) <= 0) | (spread(begins) < int(begins.max() - begins.min()) / 2)
-    return own

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kvsim.plan import Objectives, Offer, plan
+from kvsim.plan.people import excerpt, others
 from kvsim.plan.search import STEP
-from kvsim.plan.traffic import Traffic, Warmth, fresh_tokens, stretch
+from kvsim.plan.traffic import Traffic, Warmth, fresh_tokens
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import simulate
@@ -86,14 +87,39 @@ def test_forks_and_their_prompts_stay_together() -> None:
     assert np.array_equal(made.arrival_ns[forks], made.arrival_ns[made.parent[forks]])
 
 
-def test_stretches_are_whole_conversations_and_cover_the_trace() -> None:
+def test_an_excerpt_is_of_whole_conversations_from_all_of_the_trace() -> None:
     trace = load(CHAT)
-    parts = [stretch(trace, number, 200) for number in range(4)]
-    assert all(part is not None and 200 <= len(part) < 260 and part.arrival_ns[0] == 0 for part in parts[:2])
-    first = stretch(trace, 0, 10_000)
-    assert first is not None and len(first) == len(trace) and parts[3] is None
-    roots = [int((part.parent < 0).sum()) for part in parts if part is not None]
-    assert sum(roots) <= int((trace.parent < 0).sum())
+    part = excerpt(trace, 200)
+    assert 200 <= len(part) < 230 and part.arrival_ns[0] == 0
+    assert excerpt(trace, 600) is trace and excerpt(trace, 10_000) is trace
+    kept, counts = np.unique(part.session, return_counts=True)
+    assert np.array_equal(counts, np.bincount(trace.session)[kept])
+    numbered = make_trace("made", "test", np.arange(1000) ** 2, np.arange(1, 1001), np.ones(1000))
+    chosen = excerpt(numbered, 300).prompt_tokens - 1
+    assert len(chosen) == 300 and all(((chosen >= at) & (chosen < at + 100)).sum() == 30 for at in range(0, 1000, 100))
+    follows = np.flatnonzero(np.diff(chosen) == 1)
+    gaps = np.diff(excerpt(numbered, 300).arrival_ns)[follows]
+    assert np.array_equal(gaps, (chosen[follows] + 1) ** 2 - chosen[follows] ** 2)  # within a block as recorded
+
+
+def test_other_people_are_drawn_in_blocks_and_are_people_of_their_own() -> None:
+    trace = load(CHAT)
+    made = [others(trace, 600, np.random.default_rng(seed)) for seed in (1, 1, 2)]
+    assert np.array_equal(made[0].arrival_ns, made[1].arrival_ns) and not np.array_equal(
+        made[0].prompt_tokens, made[2].prompt_tokens[: len(made[0])])
+    one = made[0]
+    assert 600 <= len(one) < 640 and (np.diff(one.arrival_ns) >= 0).all()
+    follow = one.parent >= 0
+    assert (one.parent[follow] < np.flatnonzero(follow)).all()
+    assert (one.session[one.parent[follow]] == one.session[follow]).all()
+    roots = (one.parent < 0).sum()
+    assert len(np.unique(one.session)) == roots  # who is drawn twice is two people
+    assert roots > len(np.unique(one.prompt_tokens[one.parent < 0] * 1000 + one.output_tokens[one.parent < 0]))
+    refs = np.repeat(one.session, np.diff(one.block_start))
+    users = [len(set(refs[one.block_ids == ident].tolist())) for ident in np.unique(one.block_ids).tolist()]
+    assert sorted(users)[-3] > 20 and sorted(users)[-4] == 1  # they share the three system prompts and nothing else
+    think = trace.after_parent_ns[trace.parent >= 0]
+    assert np.isin(one.after_parent_ns[follow], think).all()
 
 
 def test_how_long_it_takes_to_be_warm() -> None:
