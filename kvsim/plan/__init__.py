@@ -22,7 +22,7 @@ from kvsim.errors import InputError
 from kvsim.interval import ends
 from kvsim.plan.alone import ALONE
 from kvsim.plan.answer import Answer, Candidate, ParetoPoint, around, choose
-from kvsim.plan.limit import binding, facts
+from kvsim.plan.limit import binding, facts, unreachable
 from kvsim.plan.objectives import Objective, Objectives
 from kvsim.plan.people import excerpt, others
 from kvsim.plan.search import Load, Point, evaluate, largest, rate_at, rater
@@ -236,7 +236,8 @@ def _search(shared: Shared, task: Search) -> Candidate:
     one = Candidate(scenario.device, scenario.tp, scenario.policy or "", curve=curve,
                     power_watts=setup.device.facts.power_watts)
     if index is None:
-        return replace(one, tier=cost.tier(cost.typical()), reason=_unreachable(curve[0], objectives))
+        lowest = evaluate(load.at(curve[0].index), setup, cost, objectives, curve[0].index, patient=True)
+        return replace(one, tier=cost.tier(cost.typical()), reason=unreachable(lowest, objectives, setup))
     held, failed = rate(index), rate(index + 1)
     if failed.point.held:
         limit, reason = "not found", "so few requests are held at any rate: give a longer trace"
@@ -247,14 +248,3 @@ def _search(shared: Shared, task: Search) -> Candidate:
         output_tokens_per_s=held.point.output_tokens_per_s, limit=limit, reason=reason,
     )
 
-
-def _unreachable(lowest: Point, objectives: Objectives) -> str:
-    """Why even the lowest rate is not held."""
-    limits = {o.name: f"{o.limit_s:g} s" for o in objectives.latency}
-    limits |= {"goodput": f"{objectives.goodput:.1%}", "refused": f"{objectives.refused:.1%}"}
-    words = []
-    for name in lowest.missed:
-        value = lowest.values.get(name)
-        seen = "" if value is None else f" is {value:.1%}" if name in ("goodput", "refused") else f" is {value:.4g} s"
-        words.append(f"{name}{seen} (limit {limits.get(name, 'none')})")
-    return f"even at {lowest.rate:.3g} requests/s {', '.join(words)}"

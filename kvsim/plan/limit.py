@@ -1,4 +1,4 @@
-"""What binds at the largest rate: told from measured facts of the run that just failed and the one that just held."""
+"""What binds at the largest rate, told from measured facts of the run at the next one; or why there is no such rate."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cost import StepShape
-from kvsim.plan.objectives import Columns
-from kvsim.plan.search import Run
+from kvsim.plan.objectives import Columns, Objectives
+from kvsim.plan.search import STEP, Run
+from kvsim.record import REFUSED
 from kvsim.result import MEMORY
 from kvsim.setup import Setup
+from kvsim.units import format_duration
 
 SAMPLED = 64
 """steps of a run that are taken apart"""
@@ -48,7 +50,7 @@ def facts(run: Run, setup: Setup) -> Facts:
     pool = np.sum([timeline[name] for name in MEMORY], axis=0)
     taken = pool - timeline["cached"] - timeline["free"]
     columns = run.record.request_columns()
-    latencies = Columns(run.record, run.trace)
+    latencies = Columns(run.record, run.offer.trace)
     ttft, queue = latencies.values["ttft"], latencies.values["queue"]
     slow = ttft >= np.nanquantile(ttft, 0.9) if np.isfinite(ttft).any() else np.zeros(len(ttft), bool)
     ended = max(1, len(ttft))
@@ -64,23 +66,61 @@ def facts(run: Run, setup: Setup) -> Facts:
 
 def binding(missed: tuple[str, ...], seen: Facts) -> tuple[str, str]:
     """(the constraint, a sentence that says why). `missed`: objectives that the next larger rate misses."""
-    said = f"the next rate misses {', '.join(_word(name) for name in missed)}"
+    said = f"{STEP - 1:.0%} more requests miss {' and '.join(_word(name) for name in missed)}"
     waits = any(name.startswith(("ttft", "queue", "growth", "goodput", "e2e")) for name in missed)
     if seen.preempted > 0.01 or (waits and seen.pool >= FULL):
-        used = f"the pool is up to {seen.pool:.0%} in use"
-        return "KV memory", f"{said}; {used}, {seen.preempted:.2f} preemptions a request"
+        used = f"the KV pool is up to {seen.pool:.0%} in use"
+        return "KV memory", f"{said}: {used}, with {seen.preempted:.2f} preemptions a request"
     if waits and seen.batch >= FULL and seen.queued > 0.5:
-        return "batch size", f"{said}; all places of the batch are taken and requests wait for one"
+        return "batch size", f"{said}: all places of the batch are taken and requests wait for one"
     if waits and seen.queued > 0.5 and seen.busy < 0.8:
-        return "queueing", f"{said}; bursts queue though the device is idle {1 - seen.busy:.0%} of the time"
+        return "queueing", f"{said}: bursts queue though the device is idle {1 - seen.busy:.0%} of the time"
     shares = {"prefill compute": seen.prefill, "decode bandwidth": seen.decode, "interconnect": seen.interconnect,
               "host": seen.host}
     name = max(shares, key=shares.__getitem__)
-    return name, f"{said}; {shares[name]:.0%} of step time is {name}, the device is busy {seen.busy:.0%} of the time"
+    spent = f"{shares[name]:.0%} of step time is for {_FOR[name]}"
+    return name, f"{said}: {spent}, and a step runs {seen.busy:.0%} of the time"
+
+
+_FOR = {
+    "prefill compute": "computing prompts", "decode bandwidth": "reading weights and KV cache to decode",
+    "interconnect": "what GPUs send each other", "host": "the engine's own work on the CPU",
+}
+
+
+def unreachable(lowest: Run, objectives: Objectives, setup: Setup) -> str:
+    """Why even `lowest`, a run to its end at hardly any load, misses objectives."""
+    found, slow = lowest.point.values, []
+    for objective in objectives.latency:
+        if objective.name in lowest.point.missed:
+            is_ = format_duration(found[objective.name])
+            slow.append(f"{objective.name} is {is_}, the limit {format_duration(objective.limit_s)}")
+    if "goodput" in lowest.point.missed:
+        slow.append(f"only {found['goodput']:.1%} of requests keep their limits, {objectives.goodput:.1%} must")
+    reasons = [f"with hardly any load {' and '.join(slow)}"] if slow else []
+    if "refused" in lowest.point.missed:
+        share = f"{found['refused']:.1%} of requests are refused at any rate, the limit is {objectives.refused:.1%}"
+        reasons.insert(0, f"{share}: {_refusals(lowest, setup)}")
+    return "; ".join(reasons) or "no two neighbouring rates are held"
+
+
+def _refusals(run: Run, setup: Setup) -> str:
+    """Why requests are refused, commonest reason first."""
+    columns = {name: column[run.offer.judged] for name, column in run.record.request_columns().items()}
+    refused = columns["status"] == REFUSED
+    counts = np.bincount(columns["reason"][refused], minlength=len(run.record.reasons))
+    said = {
+        "too_long": f"are longer than {setup.memory.max_model_len:,} tokens (max_model_len)",
+        "never_fits": f"do not fit in the KV pool of {setup.memory.tokens or 0:,} tokens",
+        "parent_refused": "follow one that was refused", "empty_prompt": "have no prompt",
+    }
+    words = [f"{counts[i] / len(refused):.1%} {said.get(name, name)}" for i, name in enumerate(run.record.reasons)
+             if counts[i]]
+    return ", ".join(word for _, word in sorted(zip(-counts[counts > 0], words, strict=True)))
 
 
 def _word(name: str) -> str:
-    return "a steady queue" if name == "growth" else name
+    return "a queue that does not grow" if name == "growth" else name
 
 
 def _step_shares(run: Run, setup: Setup) -> tuple[float, float, float, float]:

@@ -64,7 +64,7 @@ class Run:
 
     point: Point
     record: Recorder
-    trace: Trace
+    offer: Offer
 
 
 Rate = Callable[[int], Run]
@@ -117,8 +117,11 @@ def rater(
     return run
 
 
-def evaluate(offer: Offer, setup: Setup, cost: CostModel, objectives: Objectives, index: int) -> Run:
-    """Simulate `offer` until all its judged requests have ended or an objective is missed for sure."""
+def evaluate(
+    offer: Offer, setup: Setup, cost: CostModel, objectives: Objectives, index: int, patient: bool = False
+) -> Run:
+    """Simulate `offer` until all its judged requests have ended or, but for `patient`, an objective is missed for sure.
+    """
     lost: list[str] = []
     gaps = Gaps(offer) if any(o.metric == "itl" for o in objectives.latency) else None
     hopeless = objectives.hopeless(offer)
@@ -132,14 +135,14 @@ def evaluate(offer: Offer, setup: Setup, cost: CostModel, objectives: Objectives
             gaps.look(record, now)
         if asked % often:
             return False
-        name = hopeless(record, now)
+        name = None if patient else hopeless(record, now)
         if name is not None:
             lost.append(name)
         return name is not None or offer.over(record)
 
     record, _ = simulate(offer.trace, setup, cost, stop=stop)
     if lost:
-        return Run(Point(index, rate_at(index), {}, tuple(lost), None, None), record, offer.trace)
+        return Run(Point(index, rate_at(index), {}, tuple(lost), None, None), record, offer)
     values = objectives.measure(record, offer, gaps)
     run = Columns(record, offer.trace, offer.judged)
     tpot = run.statistic("tpot", 0.5)
@@ -150,7 +153,7 @@ def evaluate(offer: Offer, setup: Setup, cost: CostModel, objectives: Objectives
         index, rate, values, objectives.missed(values), rate * run.output_tokens / len(offer.judged) or None,
         1 / tpot if tpot else None,
     )
-    return Run(point, record, offer.trace)
+    return Run(point, record, offer)
 
 
 def largest(rate: Rate, start: int, first_step: int) -> int | None:

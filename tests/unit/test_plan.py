@@ -156,14 +156,17 @@ def test_workers_change_nothing() -> None:
 def test_out_of_reach_is_an_answer_with_its_reason() -> None:
     answer = find(traffic(2, 60), "tpot_p50=10us")
     assert answer.answer is None and not answer.to_json()["reachable"]
-    assert "tpot_p50" in answer.candidates[0].reason and "limit 1e-05" in answer.candidates[0].reason
+    said = answer.candidates[0].reason
+    assert "with hardly any load tpot_p50 is" in said and "the limit 10.0 µs" in said
+    assert "ms, the limit" in find(traffic(2, 60), "ttft_p50=10us").candidates[0].reason  # of a run that ends early too
 
 
 def test_too_many_refusals_are_out_of_reach_at_any_rate() -> None:
     trace = traffic(2, 60)
     long = trace.with_columns(prompt_tokens=np.where(np.arange(60) % 3 == 0, 9000, trace.prompt_tokens))
     answer = find(long, "ttft_p90=9s")
-    assert "refused is 33.3%" in answer.candidates[0].reason
+    assert answer.candidates[0].reason.startswith("33.3% of requests are refused at any rate, the limit is 1.0%: ")
+    assert answer.candidates[0].reason.endswith(" 33.3% are longer than 4,096 tokens (max_model_len)")
     assert find(long, "ttft_p90=9s,refused=40%").answer is not None
 
 
