@@ -16,10 +16,24 @@ from kvsim.errors import InputError
 T = TypeVar("T")
 
 
+MANY = 12
+"""names that are still listed in full in an error"""
+LISTED = ("model", "device", "engine", "policy", "scheduler", "router", "trace format")
+"""kinds that `kvsim list` lists"""
+
+
 def unknown(kind: str, name: str, known: list[str]) -> InputError:
-    """The error for a name that is not known, with the nearest ones that are."""
+    """The error for a name that is not known, with the nearest ones that are, or all where they are few."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
+    if close:
+        hint = f"did you mean {' or '.join(close)}?"
+    elif len(known) <= MANY:
+        hint = f"known are {', '.join(sorted(known))}"
+    else:
+        hint = f"the nearest of {len(known)} are {', '.join(difflib.get_close_matches(name, known, n=3, cutoff=0.0))}"
+        if kind in LISTED:
+            listed = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+            hint += f"; see `kvsim list {listed.replace(' ', '-')}`"
     return InputError(f"unknown {kind} {name!r}: {hint}")
 
 

@@ -163,10 +163,11 @@ def mean_shape(recorder: Recorder, setup: Setup) -> StepShape:
 def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, int]) -> Result:
     scenario = setup.scenario
     requests = recorder.request_columns()
+    tier = setup.cost.tier(mean_shape(recorder, setup)) if recorder.engine_steps else setup.device.tier
     run: dict[str, Any] = {
         "scenario": scenario.model_dump(mode="json"),
         "provenance": {
-            "device": setup.device.id, "tier": setup.cost.tier(mean_shape(recorder, setup)),
+            "device": setup.device.id, "tier": tier,
             "engine": f"{setup.engine.id}@{setup.engine.version}", "model": setup.model.name, "seed": scenario.seed,
             "version": __version__,
         },

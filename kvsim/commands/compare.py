@@ -30,9 +30,11 @@ def command(
         typer.Argument(metavar="[RESULT]...", help="Result folders to compare, instead of simulating"),
     ] = None,
     policies: Annotated[
-        str,
-        typer.Option(metavar="A,B,C", help="Policies by name, first one first", rich_help_panel="What"),
-    ] = POLICIES,
+        str | None,
+        typer.Option(
+            metavar="A,B,C", help=f"Policies by name, first one first \\[default: {POLICIES}]", rich_help_panel="What"
+        ),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a page with charts, readable offline", rich_help_panel="Output"),
@@ -49,7 +51,9 @@ def command(
 
     Example: kvsim compare --trace sample --model llama-3.1-8b --device h100-sxm --policies contiguous,paged
     """
-    runs = _load(results) if results else _simulate(build, _names(policies))
+    if results and (given := [*build.given, *(["--policies"] if policies else [])]):
+        raise InputError(f"{given[0]} says what to simulate, but Result folders are compared as they are: leave it out")
+    runs = _load(results) if results else _simulate(build, _names(POLICIES if policies is None else policies))
     if out:
         for name, result in runs.items():
             result.save(out / name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -14,8 +15,27 @@ from pydantic.fields import FieldInfo
 
 from kvsim.scenario import Scenario, fields, flag
 
-Build = Callable[..., Scenario]
-"""Makes the scenario from the flags, and from keywords for fields that the command decides; raises InputError"""
+
+@dataclass(frozen=True)
+class Build:
+    """Makes the scenario from what was given on the command line, and from keywords for fields that the command
+    decides; raises InputError."""
+
+    flags: Mapping[str, Any]
+    """by field; None: not given"""
+    file: Path | None
+    sets: Sequence[str]
+
+    def __call__(self, **more: Any) -> Scenario:
+        return Scenario.build({**self.flags, **more}, self.file, self.sets)
+
+    @property
+    def given(self) -> list[str]:
+        """Options that were given, as they are written."""
+        named = {flag(name): value for name, value in self.flags.items()}
+        named |= {"--scenario": self.file, "--set": self.sets}
+        return [option for option, value in named.items() if value not in (None, ())]
+
 
 _FILE = Annotated[
     Path | None,
@@ -41,7 +61,7 @@ def with_scenario(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
         def wrapper(**given: Any) -> None:
             file, sets = given.pop("scenario_file"), given.pop("sets")
             flags = {name: given.pop(name) for name in shown}
-            command(build=lambda **more: Scenario.build({**flags, **more}, file, sets or ()), **given)
+            command(build=Build(flags, file, tuple(sets or ())), **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter(n, keyword, default=None, annotation=_option(n, f)) for n, f in shown.items()]

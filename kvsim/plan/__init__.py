@@ -237,7 +237,8 @@ def _search(shared: Shared, task: Search) -> Candidate:
                     power_watts=setup.device.facts.power_watts)
     if index is None:
         lowest = evaluate(load.at(curve[0].index), setup, cost, objectives, curve[0].index, patient=True)
-        return replace(one, tier=cost.tier(cost.typical()), reason=unreachable(lowest, objectives, setup))
+        tier = cost.tier(mean_shape(lowest.record, setup))
+        return replace(one, tier=tier, reason=unreachable(lowest, objectives, setup))
     held, failed = rate(index), rate(index + 1)
     if failed.point.held:
         limit, reason = "not found", "so few requests are held at any rate: give a longer trace"

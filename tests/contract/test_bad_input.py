@@ -45,6 +45,12 @@ def one_sentence(code: int, out: str, err: str) -> str:
     return err
 
 
+def test_where_no_step_ran_the_profile_is_still_what_it_is(simulate: Call) -> None:
+    code, out, _ = simulate(GOOD, "--max-model-len", "4")
+    found = json.loads(out)
+    assert (code, found["requests"]["refused"], found["steps"], found["provenance"]["tier"]) == (0, 2, 0, "imported")
+
+
 def test_the_good_one_works(simulate: Call) -> None:
     code, out, err = simulate(GOOD)
     assert (code, err) == (0, "")
@@ -100,6 +106,7 @@ def test_rates(simulate: Call, name: str, value: str) -> None:
     ("flags", "words"),
     [
         (["--model", "llama-3.1-8"], ["unknown model", "did you mean", "llama-3.1-8b"]),
+        (["--model", "nonsense"], ["unknown model", "the nearest of ", "see `kvsim list models`"]),
         (["--device", "h100"], ["unknown device", "did you mean", "h100-sxm"]),
         (["--policy", "pagd"], ["unknown policy", "did you mean paged"]),
         (["--engine", "vlm"], ["unknown engine"]),

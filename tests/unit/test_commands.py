@@ -82,6 +82,9 @@ def test_compare_policies(asked: list[Scenario], capsys: pytest.CaptureFixture[s
         (["compare", "/nowhere"], "nothing to compare"),
         (["compare", "/nowhere", "/nowhere/"], "named twice"),
         (["compare", "/nowhere", "/neither"], "no Result folder"),
+        (["compare", "/nowhere", "/neither", "--policies", "paged"], "--policies says what to simulate"),
+        (["compare", "/nowhere", "/neither", "--trace", "sample"], "--trace says what to simulate"),
+        (["compare", "/nowhere", "/neither", "--set", "tp=2"], "--set says what to simulate"),
         (["simulate", *WHAT, "--scenario", "/no.toml"], "--scenario /no.toml: no such file"),
     ],
 )
