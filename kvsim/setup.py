@@ -107,12 +107,18 @@ def host_of(engine: EngineProfile, layers: int, tp: int, ep: int) -> HostOverhea
     return replace(host, exposed_ns=host.exposed_ns + engine.host.exposed_lockstep_ns) if ep > tp else host
 
 
-def exchanging(device: DeviceProfile, tp: int, ep: int) -> DeviceProfile:
-    """The device as replicas of one GPU that share experts see it: NCCL gathers and scatters their tokens, and that is
-    in no table. The all-reduce tables are of vLLM's own kernel, so the data sheet's form stands in."""
-    if not tp == 1 < ep:
-        return device
-    return device.model_copy(update={"curves": device.curves.model_copy(update={"collective": ()})})
+def seen_by(engine: EngineProfile, device: DeviceProfile, tp: int = 1, ep: int = 1) -> DeviceProfile:
+    """The device without the tables of kernels that the engine does not run: the data sheet's forms stand in.
+
+    Tables are of vLLM's kernels. Replicas of one GPU that share experts gather and scatter their tokens by NCCL, not by
+    vLLM's all-reduce, and an engine may have experts of its own."""
+    curves = device.curves
+    if tp == 1 < ep:
+        curves = curves.model_copy(update={"collective": ()})
+    if engine.own_experts:
+        moe = tuple(curve for curve in curves.moe if curve.dtype not in engine.own_experts)
+        curves = curves.model_copy(update={"moe": moe})
+    return device.model_copy(update={"curves": curves})
 
 
 def prepare(scenario: Scenario) -> Setup:
@@ -139,7 +145,7 @@ def prepare(scenario: Scenario) -> Setup:
         repeated_reads=engine.repeated_reads,
     )
     host = host_of(engine, model.layers, scenario.tp, scenario.ep)
-    seen = exchanging(device, scenario.tp, scenario.ep)
+    seen = seen_by(engine, device, scenario.tp, scenario.ep)
     cost = CostModel(kernels, seen, host) if scenario.pp == 1 else PipelineCost(
         kernels, seen, host, stages=scenario.pp, hidden=model.hidden, budget=memory.max_num_batched_tokens)
     group = group_of(scenario)

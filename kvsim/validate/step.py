@@ -18,6 +18,7 @@ from kvsim.engine_profile import EngineProfile
 from kvsim.errors import InputError
 from kvsim.interval import REST
 from kvsim.model import load_model
+from kvsim.setup import seen_by
 from kvsim.units import NS_PER_S
 from kvsim.validate.cases import Case, engine_of, read_all, rounding, split
 from kvsim.validate.report import Goal, Report, Row
@@ -86,9 +87,10 @@ class Batch:
         tp, dp, ep = (case.get(key) or 1 for key in ("tp", "dp", "ep"))
         if case.get("device_id") is None:
             raise InputError("the case names no device")
-        model = load_model(case["model_id"])
+        model, device = load_model(case["model_id"]), load_device(case["device_id"])
+        host = HostOverhead.of(engine.host, tp, model.layers)
         cost = CostModel.of(
-            model, load_device(case["device_id"]), HostOverhead.of(engine.host, tp, model.layers), tp=tp, ep=ep, dp=dp,
+            model, seen_by(engine, device), host, tp=tp, ep=ep, dp=dp,
             weights_dtype=case.get("weights_dtype"), kv_dtype=case.get("kv_dtype_id") or "bf16",
             repeated_reads=engine.repeated_reads,
         )  # fmt: skip

@@ -98,6 +98,17 @@ def test_tokens_of_shared_experts_are_gathered_by_nccl() -> None:
     assert (gathered.tier, reduced.tier) == ("datasheet", "imported")
 
 
+def test_an_engine_with_experts_of_its_own_is_not_priced_by_vllms() -> None:
+    """Only in the formats that its profile names; everything else is the device's."""
+    mixtral: dict[str, object] = {"model": "mixtral-8x7b", "device": "h100-sxm", "tp": 2}
+    tiers = {(engine, dtype): {name: part.tier for name, part in
+                               setup(**mixtral, engine=engine, weights_dtype=dtype).cost.parts(shape(64)).items()}
+             for engine in ("vllm-1", "trtllm") for dtype in ("fp8", "bf16")}
+    assert tiers["trtllm", "fp8"]["experts"] == "datasheet"
+    assert {tiers[key]["experts"] for key in tiers if key != ("trtllm", "fp8")} == {"imported"}
+    assert {tier["allreduce"] for tier in tiers.values()} == {tier["linear"] for tier in tiers.values()} == {"imported"}
+
+
 def test_replicas_that_share_experts_agree_on_every_step() -> None:
     """Which takes the engine's constant; experts that are split inside one replica have nobody to agree with."""
     alone, inside, together = (setup(model="qwen3-30b-a3b", tp=tp, ep=ep).cost.host.exposed_ns
