@@ -18,8 +18,9 @@ class Fit(Contiguous):
     """`growth_tokens` more tokens at a time (the last piece is cut at max_model_len).
 
     When each decoding sequence runs out of room is known from its base: those steps answer `horizon` and serve
-    `advance`. A step in which something grows is a stride of its own, so that the copy is charged to the same
-    step whatever the strides are.
+    `advance`. Nothing else touches the holes before the next of them, so its growth can be planned ahead. A step in
+    which something grows is the last of its stride, so that the copy is charged to the one after it whatever the
+    strides are.
     """
 
     copies = True
@@ -40,8 +41,8 @@ class Fit(Contiguous):
         """where in `_due` a sequence is"""
         self._moved = 0
         self._planned: tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None = None
-        """what the next step's growth leads to, until something else changes: the holes left, and the (sequence,
-        start, capacity) of those that grow"""
+        """what the next growth leads to, until something else changes: the holes left, and the (sequence, start,
+        capacity) of those that grow"""
 
     @property
     def _holes(self) -> HoleSpace:
@@ -83,19 +84,20 @@ class Fit(Contiguous):
         super().release(seq, finished=finished)
 
     def horizon(self, limit: int) -> int:
-        until = self._next_growth() - 1 - self.step
-        if until:
+        until = self._next_growth() - self.step
+        if limit < until or self._plan_growth():
             return min(limit, until)
-        return min(limit, 1) if self._plan_growth() else 0
+        return until - 1
 
     def advance(self, steps: int) -> None:
-        if self._next_growth() == self.step + 1:
+        growth = self._next_growth()
+        if growth == self.step + steps:
             planned = self._plan_growth()
             assert planned, "advanced beyond the horizon"
             self.space, grown = planned
             self._planned = None
             for seq, start, capacity in grown:
-                self._place(seq, seq.base + self.step, start, capacity)
+                self._place(seq, seq.base + growth - 1, start, capacity)
                 self._expect(seq)
         self.step += steps
         assert self._next_growth() > self.step, "advanced beyond the horizon"
@@ -134,11 +136,12 @@ class Fit(Contiguous):
         return steps[0] if steps else 1 << 62
 
     def _plan_growth(self) -> tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None:
-        """Let all sequences that are full grow, one after the other, on a copy of the holes. None if one cannot."""
+        """Let all sequences that are full next grow, one after the other, on a copy of the holes. None if one cannot.
+        """
         if self._planned is None:
-            holes, grown = self._holes.copy(), []
-            for seq in self._due.get(self.step + 1, ()):
-                capacity = self.capacity(seq, seq.base + self.step + 1)
+            holes, grown, step = self._holes.copy(), [], self._next_growth()
+            for seq in self._due.get(step, ()):
+                capacity = self.capacity(seq, seq.base + step)
                 start = self._find(holes, seq.store, capacity)
                 if start < 0:
                     return None

@@ -72,14 +72,30 @@ def test_fit_grows_in_place_when_it_can_and_copies_when_it_must() -> None:
     for seq in (first, second):
         assert cache.admit(seq, 16)
         decode(cache, seq)
-    assert cache.horizon(50) == 1, "both are full: growth is a step of its own"
+    assert cache.horizon(50) == 1, "both are full, and the copy is paid by the step after this one"
     cache.advance(1)
     assert cache.memory_map() == [(320, 640, 0), (640, 960, 1)], "the first moved into the way of the second"
     assert cache.take_moved_bytes() == 2 * 160
     assert cache.take_moved_bytes() == 0
-    assert cache.horizon(50) == 15
-    cache.advance(15)
-    assert cache.horizon(50) == 1
+    assert cache.horizon(15) == 15
+    assert cache.horizon(50) == 16, "full again after 15 more: the growth is the last of the stride"
+
+
+@pytest.mark.parametrize("pieces", [[9, 16], [8, 1, 15, 1], [4, 5, 7, 9], [1] * 25])
+def test_fit_grows_the_same_whatever_the_strides(pieces: list[int]) -> None:
+    """Both grow after 8 tokens, and after 16 more; each is in the other's way. They move with 16 and with 32 tokens."""
+    cache = Fit(**SIZES, growth_tokens=16)
+    for row in (0, 1):
+        seq = Sequence(row, 8, 100)
+        assert cache.admit(seq, 8)
+        decode(cache, seq)
+    assert cache.memory_map() == [(0, 160, 0), (160, 320, 1)]
+    for steps in pieces:
+        assert cache.horizon(steps) == steps
+        cache.advance(steps)
+        cache.check()
+    assert cache.memory_map() == [(0, 480, 1), (960, 1440, 0)]
+    assert cache.take_moved_bytes() == 2 * (160 + 320)
 
 
 def test_fit_that_cannot_grow_says_so_and_changes_nothing() -> None:
