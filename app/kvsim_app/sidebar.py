@@ -32,16 +32,10 @@ _OWN = "My own settings"
 def sidebar() -> None:
     """Draw the form; `Run` makes it the selection."""
     with st.sidebar:
-        st.selectbox(
-            "Preset",
-            [_OWN, *PRESETS],
-            key="preset",
-            on_change=_take_preset,
-            help="A starting point: traffic, model, device and policies together.",
-        )
         now = selection()
         # Another selection (a preset, a link) is another form: its fields start from there.
         mark = f"{hash(now) & 0xFFFFFF:06x}"
+        _presets(now, f"preset-{mark}")
         with st.form(f"scenario-{mark}", border=False):
             values = _main_fields(now, mark)
             policies = st.multiselect(
@@ -55,14 +49,23 @@ def sidebar() -> None:
             folders = _picker(now, mark)
             with st.expander("All settings"):
                 values |= _other_fields(now, mark)
-            run = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", width="stretch")
+            run = st.form_submit_button(
+                "Run", key=f"run-{mark}", type="primary", icon=":material/play_arrow:", width="stretch"
+            )
         if run:
             _submit(values, policies, folders)
 
 
-def _take_preset() -> None:
-    if st.session_state.preset in PRESETS:
-        choose(PRESETS[st.session_state.preset].selection)
+def _presets(now: Selection, key: str) -> None:
+    """A choice of starting points; "own settings" is among them only while nothing else is true."""
+    current = next((name for name, preset in PRESETS.items() if preset.selection == now), _OWN)
+
+    def take() -> None:
+        if (name := st.session_state[key]) in PRESETS:
+            choose(PRESETS[name].selection)
+
+    st.selectbox("Preset", *_options(list(PRESETS), current), key=key, on_change=take,
+                 help="A starting point: traffic, model, device and policies together.")  # fmt: skip
 
 
 def _submit(values: dict[str, Any], policies: list[str], folders: list[str]) -> None:
@@ -145,7 +148,7 @@ def _other_fields(now: Selection, mark: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     panel = ""
     for name, field in fields().items():
-        if name in (*_MAIN, "rate_scale"):
+        if name in (*_MAIN, "rate_scale", "speculative"):  # the last one takes nothing yet
             continue
         extra: Any = field.json_schema_extra
         if extra["panel"] != panel:
@@ -155,13 +158,12 @@ def _other_fields(now: Selection, mark: str) -> dict[str, Any]:
         if isinstance(value, bool):
             values[name] = st.checkbox(label, value, key=key, help=field.description)
         elif name in _CHOICES:
-            options = _CHOICES[name]
+            unset = extra["default"] or "the policy's"
             values[name] = st.selectbox(
                 label,
-                options,
-                options.index(value) if value in options else None,
+                *_options(["", *_CHOICES[name]], value or ""),
                 key=key,
-                placeholder=extra["default"] or "the policy's",
+                format_func=lambda said, unset=unset: said or unset,
                 help=field.description,
             )
         else:

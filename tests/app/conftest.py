@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import json
 
 import pytest
 
 pytest.importorskip("streamlit")
 pytest.importorskip("altair")
 
-import kvsim_app
-from kvsim_app import load
+from app_controls import MAIN, QUERY
+from kvsim_app.jobs import Job, Pool
 from kvsim_app.selection import Selection
 from kvsim_app.store import Store
 from kvsim_app.tasks import TASKS
@@ -20,38 +19,42 @@ from streamlit.testing.v1 import AppTest
 from kvsim.scenario import Scenario
 from kvsim.simulate import run
 
-MAIN = Path(kvsim_app.__file__).with_name("main.py")
-QUERY = {
-    "trace": "sample", "duration": "20s", "model": "llama-3.1-8b", "device": "h100-sxm", "interval": "false",
-    "policies": "contiguous,paged",
-}  # fmt: skip
+REQUESTS = 200
+"""of a trace, at most: enough for every chart"""
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A results folder that holds every run that the pages of QUERY ask for: no worker has to simulate."""
+    """A results folder with a recorded run, and answers that somebody timed."""
     store = Store(tmp_path_factory.mktemp("results"))
-    chosen = Selection.from_query(QUERY)
-    for scenario in chosen.scenarios().values():
-        keep(store, scenario)
-    for scenario in load.scenarios(chosen.base, chosen.policies).values():
-        for task in ("plan", "curve"):
-            keep(store, scenario, task, slo="ttft_p99=2000ms,tpot_p99=100ms")
-    run(chosen.scenarios()["paged"]).save(store.root / "recorded")
+    run(Selection.from_query(QUERY).base.replace(policy="paged-prefix")).save(store.root / "recorded")
+    timed = {"model": "m", "dtype": "bf16", "machine": "here", "date": "2026-01-01", "cached_ns": [1e9, 2e9, 3e9],
+             "uncached_ns": [1e9, 3e9, 6e9]}  # fmt: skip
+    (store.root / "own.generation.json").write_text(json.dumps(timed))
     return store
 
 
-def keep(store: Store, scenario: Scenario, task: str = "run", **options: str) -> None:
-    admitted = store.admit(scenario)
-    TASKS[task](admitted, store.place(admitted, task, options), **options)
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page asks for is made at once, in this process, of the first REQUESTS of its trace."""
+    submit = Pool.submit
+
+    def make(pool: Pool, scenario: Scenario, task: str = "run", **options: str) -> Job:
+        asked = pool.store.admit(scenario)
+        place = pool.store.place(asked, task, options)
+        if not place.exists():
+            TASKS[task](asked.replace(limit=min(asked.limit or REQUESTS, REQUESTS)), place, **options)
+        return submit(pool, scenario, task, **options)
+
+    monkeypatch.setattr(Pool, "submit", make)
 
 
 @pytest.fixture
-def app(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppTest]:
+def app(store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The app at QUERY's address, on its first page, not yet run."""
     monkeypatch.setenv("KVSIM_RESULTS", str(store.root))
     monkeypatch.setenv("KVSIM_CHECK_CHARTS", "1")
     app = AppTest.from_file(str(MAIN), default_timeout=120)
     for key, value in QUERY.items():
         app.query_params[key] = value
-    yield app
+    return app

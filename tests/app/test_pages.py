@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvsim_app import tasks
 from kvsim_app.quality import of_kind
-from kvsim_app.selection import Selection
-from kvsim_app.store import Store
 from streamlit.testing.v1 import AppTest
 
 PAGES = ("answer", "load_curve", "pareto", "compare", "anatomy", "memory_map", "timeline", "operations", "cost",
@@ -100,11 +97,8 @@ def test_timeline_shows_single_prefill_chunks_of_own_and_recorded_simulations(ap
         assert "Each step of a prefill is a bar of its own" in texts(app)
 
 
-def test_compare_says_what_a_lossy_policy_costs_in_answers(app: AppTest, store: Store) -> None:
+def test_compare_says_what_a_lossy_policy_costs_in_answers(app: AppTest) -> None:
     app.query_params["policies"] = "paged,paged-int4"
-    said = {name: str(value[0] if isinstance(value, list) else value) for name, value in app.query_params.items()}
-    scenario = store.admit(Selection.from_query(said).scenarios()["paged-int4"])
-    tasks.run(scenario, store.place(scenario))
     go(app, "compare")
     shown = app.dataframe[0].value.set_index("metric")
     assert shown.loc["perplexity*", "paged"] == "unchanged"

@@ -11,30 +11,41 @@ from kvsim_app.charts import cost as charts
 from kvsim_app.frame import duration
 from kvsim_app.session import selection, setup, sources
 
-from kvsim.cost import PartCost
+from kvsim.cost import CostModel, PartCost
 from kvsim.device import DeviceProfile
 from kvsim.precision import canonical
 from kvsim.report.palette import TIERS
 from kvsim.setup import Setup
 
 
-def _policy_setup() -> tuple[str, Setup]:
+def _policy_setup() -> Setup:
+    """What prices the steps: a choice where policies differ in that. Those that cost a step alike stand together."""
     chosen = selection()
-    names = [name for name in chosen.policies if name != "uncached"] or ["paged"]
-    name = names[-1]
-    if len(names) > 1:
-        name = (
-            st.segmented_control(
-                "Policy", names, default=names[-1], key="cost-policy", required=True, label_visibility="collapsed"
-            )
-            or names[-1]
-        )
-    return name, setup(chosen.base.replace(policy=name))
+    found: dict[str, Setup] = {}
+    for name in [name for name in chosen.policies if name != "uncached"] or ["paged"]:
+        made = setup(chosen.base.replace(policy=name))
+        like = next((names for names, other in found.items() if _alike(made.cost, other.cost)), None)
+        if like:
+            found[f"{like}, {name}"] = found.pop(like)
+        else:
+            found[name] = made
+    names = list(found)
+    if len(names) == 1:
+        return found[names[0]]
+    name = st.segmented_control(
+        "Policy", names, default=names[-1], key="cost-policy", required=True, label_visibility="collapsed"
+    )
+    return found[name or names[-1]]
+
+
+def _alike(one: CostModel, other: CostModel) -> bool:
+    """Whether two cost models price a step of decodes and a chunk alike, part by part."""
+    return one.parts(one.typical()) == other.parts(one.typical())
 
 
 def page() -> None:
     place = st.container()
-    _, made = _policy_setup()
+    made = _policy_setup()
     columns = st.columns(3)
     sequences = columns[0].slider("Sequences that decode", 1, 512, 32, key="cost-sequences")
     context = columns[1].select_slider(
@@ -43,14 +54,13 @@ def page() -> None:
     chunk = columns[2].select_slider(
         "Prefill chunk", [0, *(2**i for i in range(6, 14))], 512, key="cost-chunk", format_func=lambda x: f"{x:,}"
     )
+    many = f"{sequences} sequence{'s' * (sequences > 1)}"
     steps = {
         "1 sequence": physics.decode_shape(made.model, 1, context),
-        f"{sequences} sequences": physics.decode_shape(made.model, sequences, context),
+        many: physics.decode_shape(made.model, sequences, context),
     }
     if chunk:
-        steps[f"{sequences} sequences and a chunk of {chunk}"] = physics.decode_shape(
-            made.model, sequences, context, chunk
-        )
+        steps[f"{many} and a chunk of {chunk}"] = physics.decode_shape(made.model, sequences, context, chunk)
     parts = {name: made.cost.parts(shape) for name, shape in steps.items()}
     last = list(steps)[-1]
     total = sum(cost.ns for cost in parts[last].values())

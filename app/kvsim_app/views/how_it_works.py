@@ -12,6 +12,7 @@ from kvsim_app.charts.quality import perplexity
 from kvsim_app.frame import duration
 from kvsim_app.measured import measured
 from kvsim_app.session import selection, setup, step_error, store
+from streamlit.delta_generator import DeltaGenerator
 
 from kvsim.cost import CostModel
 from kvsim.precision import FORMATS
@@ -55,8 +56,7 @@ def _made() -> Setup:
 def why(made: Setup) -> None:
     left, right = st.columns([2, 1])
     tokens = left.slider("Tokens to produce", 4, 15, 10, key="why-n")
-    now = right.slider("Step", 1, 15, 10, key="why-now")
-    now = min(now, tokens)
+    now = right.slider("Step", 1, tokens, tokens, key="why-now")
     again = now * (now + 1) // 2
     st.markdown(f"#### After {now} steps a model without a cache has computed {again} tokens, with one {now}.")
     st.markdown(
@@ -73,11 +73,10 @@ def why(made: Setup) -> None:
 
 def race(made: Setup) -> None:
     columns = st.columns([2, 2, 1])
-    prompt = columns[0].select_slider("Prompt", [1, 128, 512, 2048, 8192], 512, key="race-prompt")
-    outputs = columns[1].select_slider("Tokens to produce", [64, 256, 1024, 4096], 1024, key="race-n")
+    most = made.memory.max_model_len // 2  # half for the prompt, half for the answer
+    prompt = _lengths(columns[0], "Prompt", [1, 128, 512, 2048, 8192], 512, most, "prompt")
+    outputs = _lengths(columns[1], "Tokens to produce", [64, 256, 1024, 4096], 1024, most, "n")
     log = columns[2].toggle("Logarithmic", key="race-log")
-    limit = made.memory.max_model_len - 1
-    prompt, outputs = min(prompt, limit // 2), min(outputs, limit // 2)
     tokens, cached, uncached = physics.cached_and_uncached(made.cost, made.model, prompt, outputs)
     st.markdown(
         f"#### {outputs:,} tokens take {duration(cached[-1])} with a cache and {duration(uncached[-1])} without: "
@@ -106,6 +105,15 @@ def race(made: Setup) -> None:
             icon=":material/info:",
         )
     frame.download(pl.DataFrame({"tokens": tokens, "with_cache_s": cached, "without_cache_s": uncached}), "race")
+
+
+def _lengths(column: DeltaGenerator, label: str, options: list[int], start: int, most: int, key: str) -> int:
+    """A choice of token counts, those that the model can hold."""
+    held = [length for length in options if length <= most] or [most]
+    if len(held) == 1:
+        column.metric(label, f"{held[0]:,}")
+        return held[0]
+    return column.select_slider(label, held, min(start, held[-1]), key=f"race-{key}")
 
 
 def _measured(log: bool) -> None:

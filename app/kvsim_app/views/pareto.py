@@ -35,7 +35,8 @@ def _open(chosen: Selection, event: Mapping[str, Any]) -> None:
     if not picked:
         return
     policy, wanted = picked[0]["run"], float(picked[0]["rate"])
-    if st.button(f"Open {policy} at {wanted:.3g} requests/s", icon=":material/open_in_new:", type="primary"):
+    label = f"Open {policy} at {wanted:.3g} requests/s"
+    if st.button(label, key="pareto-open", icon=":material/open_in_new:", type="primary"):
         scale = float(f"{chosen.base.rate_scale * wanted / rate():.3g}")
         choose(Selection(chosen.base.replace(rate_scale=scale), (policy,)))
         st.switch_page("views/compare.py")

@@ -82,7 +82,7 @@ def page() -> None:
         frame.show(charts.prompts_and_answers(trace), "trace-both", "Prompt against answer")
     if facts["duration_s"]:
         frame.show(charts.arrivals(trace), "trace-arrivals", "Arrivals over time")
-    if st.button("Simulate this traffic", type="primary", icon=":material/play_arrow:"):
+    if st.button("Simulate this traffic", key="simulate-traffic", type="primary", icon=":material/play_arrow:"):
         chosen = selection()
         choose(
             Selection(
