@@ -92,7 +92,7 @@ def _predict(case: Case, known: dict[str, Prediction | InputError]) -> Row:
         return Row(row.id, engine, row.metric, row.predicted, row.true, row.interval, row.note, row.rounding,
                    row.split)  # fmt: skip
     same = ("engine_id", "engine_version", "model_id", "device_id", "weights_dtype", "kv_dtype_id", "tp", "pp", "dp",
-            "workload")  # fmt: skip
+            "ep", "workload")  # fmt: skip
     key = repr([case.get(name) for name in same])
     if key not in known:
         try:
@@ -102,10 +102,9 @@ def _predict(case: Case, known: dict[str, Prediction | InputError]) -> Row:
     found = known[key]
     if isinstance(found, InputError):
         raise found
-    metric, copies = case["metric_id"], case.get("dp") or 1
-    factor = 1.0
+    metric, factor = case["metric_id"], 1.0
     if metric.endswith("_per_s"):
-        factor = copies / (case["n_gpus"] if case.get("per_gpu") else 1)
+        factor = _copies(case) / (case["n_gpus"] if case.get("per_gpu") else 1)
     return found.row(case["id"], engine, metric, float(case["value_si"]), factor=factor, more=_before_engine_s(case),
                      rounding=rounding(case), split=split(case))  # fmt: skip
 
@@ -120,15 +119,20 @@ def _before_engine_s(case: Case) -> float:
 
 
 def _run(case: Case) -> Prediction:
-    trace = trace_of_case(case["workload"], case.get("dp") or 1)
+    trace = trace_of_case(case["workload"], _copies(case))
     found = Prediction.of(results(trace, as_published(setup_of(case), case)))
     if case.get("engine_id") == "vllm-0" and case["workload"]["type"] == "offline":  # generate() takes them one by one
         return found.begun_after(TOKENIZE_S * float(trace.prompt_tokens.sum()))
     return found
 
 
+def _copies(case: Case) -> int:
+    """Engines that share the requests, one of which is run: replicas, unless they share experts and so are one."""
+    return 1 if (case.get("ep") or 1) > (case.get("tp") or 1) else case.get("dp") or 1
+
+
 def setup_of(case: Case) -> Setup:
-    """One replica as the case describes it. Raises InputError for what we have no model, device or engine of."""
+    """One engine as the case describes it. Raises InputError for what we have no model, device or engine of."""
     work, engine = case["workload"], engine_of(case)
     if case.get("device_id") is None:
         raise InputError("the case names no device")
@@ -137,6 +141,7 @@ def setup_of(case: Case) -> Setup:
     longest = work.get("max_model_len")
     return prepare(Scenario(
         trace="case", model=case["model_id"], device=case["device_id"], tp=case.get("tp") or 1, pp=case.get("pp") or 1,
+        ep=case.get("ep") or 1, replicas=(case.get("dp") or 1) // _copies(case),
         engine=engine.id if engine.id == "sglang" else f"{engine.id}@{engine.version}",
         weights_dtype=case.get("weights_dtype"), kv_dtype=case.get("kv_dtype_id"), max_model_len=longest,
         max_num_seqs=work.get("max_num_seqs"), max_num_batched_tokens=work.get("max_num_batched_tokens"),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvsim.cost import CostModel, HostOverhead, StepShape
+from kvsim.cost import CostModel, StepShape
 from kvsim.device import load_device
 from kvsim.engine_profile import EngineProfile
 from kvsim.errors import InputError
 from kvsim.interval import REST
 from kvsim.model import load_model
-from kvsim.setup import seen_by
+from kvsim.setup import host_of, seen_by
 from kvsim.units import NS_PER_S
 from kvsim.validate.cases import Case, engine_of, read_all, rounding, split
 from kvsim.validate.report import Goal, Report, Row
@@ -88,9 +88,8 @@ class Batch:
         if case.get("device_id") is None:
             raise InputError("the case names no device")
         model, device = load_model(case["model_id"]), load_device(case["device_id"])
-        host = HostOverhead.of(engine.host, tp, model.layers)
         cost = CostModel.of(
-            model, seen_by(engine, device), host, tp=tp, ep=ep, dp=dp,
+            model, seen_by(engine, device, tp, ep), host_of(engine, model.layers, tp, ep), tp=tp, ep=ep, dp=dp,
             weights_dtype=case.get("weights_dtype"), kv_dtype=case.get("kv_dtype_id") or "bf16",
             repeated_reads=engine.repeated_reads,
         )  # fmt: skip

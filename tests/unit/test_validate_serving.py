@@ -56,6 +56,15 @@ def test_rates_are_in_the_cases_own_convention(tmp_path: Path) -> None:
     assert one.interval is not None and one.interval[0] < one.predicted < one.interval[1]
 
 
+def test_replicas_that_share_experts_are_one_run(tmp_path: Path) -> None:
+    """Of all requests, and slower than twice one replica that has its experts to itself."""
+    moe = {"model_id": "qwen3-30b-a3b", "dp": 2, "n_gpus": 2}
+    apart, shared = validate_cases(file(tmp_path, case(**moe), case(**moe, ep=2))).rows
+    assert setup_of(case(**moe, ep=2)).group == 2 and setup_of(case(**moe)).group == 1
+    assert shared.predicted < 0.9 * apart.predicted
+    assert (apart.split, shared.split) == ("DP 2", "DP 2 EP 2")
+
+
 def test_a_client_of_vllm_waits_for_the_tokenizer(tmp_path: Path) -> None:
     """In TTFT and in nothing else; other engines' benchmarks, and recorded workloads, send token ids."""
     work = {**WORK, "input_len": 20_000, "num_requests": 1}
