@@ -27,7 +27,6 @@ def command(
     if results.exists() and not results.is_dir():
         raise InputError(f"--results {results} is a file; it must be a folder of runs")
     try:
-        import altair  # noqa: F401
         import streamlit  # noqa: F401
     except ImportError as error:
         raise InputError(f"the app needs {error.name}: pip install 'kvsim[app]'") from None

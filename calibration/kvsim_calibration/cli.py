@@ -263,6 +263,6 @@ def _checked(out: Path) -> None:
 
 
 def _write(profile: DeviceProfile, out: Path) -> None:
-    from kvsim.report.page import write_text
+    from kvsim.report.files import write_text
 
     write_text(out, profile.to_json())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.errors import InputError
-from kvsim.report.page import write_text
+from kvsim.report.files import write_text
 
 if TYPE_CHECKING:
     from kvsim.cost.line import Floats

@@ -15,7 +15,7 @@ import polars as pl
 
 from kvsim.device import DeviceProfile
 from kvsim.device.dtypes import element_bytes
-from kvsim.report.page import write_text
+from kvsim.report.files import write_text
 from kvsim_calibration.evaluate import attention_key, groups, moe_key
 from kvsim_calibration.generation import Generation
 from kvsim_calibration.plots import Points, race, residuals, roofline, scatter

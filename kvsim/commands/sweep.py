@@ -75,13 +75,15 @@ def _run(
 
 
 def _show(folder: Path, by: str, top: int, html: Path | None, as_json: bool) -> None:
-    from kvsim.report.page import write_text
-    from kvsim.report.swept import best_rows, swept_page, swept_table
+    from kvsim.report.swept import best_rows, swept_table
     from kvsim.sweep import Store
 
     table = Store(folder).table()
     rows = best_rows(table, by, top)
     if html:
+        from kvsim.report.files import write_text
+        from kvsim.report.swept_page import swept_page
+
         write_text(html, swept_page(folder.name, table, by))
     if as_json:
         show_json({"folder": str(folder), "by": by, "rows": rows.to_dicts()})

@@ -5,16 +5,17 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-import numpy as np
-
-from kvsim.plan import Answer, Candidate
-from kvsim.report.axes import linear_ticks
+from kvsim.plan import Answer
 from kvsim.report.capacity import demands, span, verdict
-from kvsim.report.page import document, write_text
-from kvsim.report.palette import SERIES, TIERS
-from kvsim.report.svg import Frame
+from kvsim.report.charts import load
+from kvsim.report.charts.load import Tried
+from kvsim.report.files import write_text
+from kvsim.report.page import card, document, series_key
+from kvsim.report.palette import TIERS
 from kvsim.scenario import Scenario
 from kvsim.units import format_count
+
+_TALL = 300
 
 
 def write_capacity_page(file: Path, answer: Answer, scenario: Scenario) -> None:
@@ -65,48 +66,21 @@ def _short(value: float | None) -> str:
 
 
 def _charts(answer: Answer) -> str:
-    able = [(i, c) for i, c in enumerate(answer.candidates) if any(p.user_tokens_per_s for p in c.curve)]
-    if not able:
-        return ""
-    names = "".join(f'<span><i class="s{i % len(SERIES)}"></i>{escape(c.label)}</span>' for i, c in able)
-    cards = [_card("Tokens a second: a GPU against a user", _front(answer, able),
-                   "Every simulated rate; the line joins what nothing beats in both.")]
-    cards += [_card(f"{o.name}", chart, "Against requests a second a replica; the level line is the limit.")
-              for o in answer.objectives.latency if (chart := _curve(able, o.name, o.limit_s))]
-    return f'<section><h2>Load curves</h2><p class="key">{names}</p><div class="grid">{"".join(cards)}</div></section>'
-
-
-def _card(title: str, chart: str, hint: str) -> str:
-    return f'<figure class="card" style="margin:0"><h3>{escape(title)}</h3><p class="hint">{hint}</p>{chart}</figure>'
-
-
-def _front(answer: Answer, able: list[tuple[int, Candidate]]) -> str:
-    points = [(i, c, p) for i, c in able for p in c.curve if p.user_tokens_per_s and p.output_tokens_per_s]
-    right = 1.05 * max(p.user_tokens_per_s or 0 for _, _, p in points)
-    top = 1.05 * max((p.output_tokens_per_s or 0) / c.tp for _, c, p in points)
-    frame = Frame.make((0, right), (0, top))
-    front = answer.pareto()
-    x, y = (np.array([getattr(p, name) for p in front]) for name in ("user_tokens_per_s", "gpu_tokens_per_s"))
-    marks = [frame.line(x, y, "s0", "Pareto front")]
-    marks += [
-        frame.dot(p.user_tokens_per_s or 0, (p.output_tokens_per_s or 0) / c.tp, f"s{i % len(SERIES)}",
-                  f"{c.label} at {p.rate:.3g} requests/s{'' if p.held else ': misses ' + ', '.join(p.missed)}")
-        for i, c, p in points
+    names = [c.label for c in answer.candidates]
+    tried = [
+        Tried(c.label, p.rate, p.user_tokens_per_s, p.output_tokens_per_s / c.tp, ", ".join(p.missed))
+        for c in answer.candidates
+        for p in c.curve
+        if p.user_tokens_per_s and p.output_tokens_per_s
     ]
-    return frame.draw("tokens a second of a GPU against a user", linear_ticks(right), linear_ticks(top), marks)
-
-
-def _curve(able: list[tuple[int, Candidate]], name: str, limit: float) -> str:
-    found = [(i, c, [(p.rate, v) for p in c.curve if (v := p.values.get(name)) is not None]) for i, c in able]
-    found = [entry for entry in found if entry[2]]
-    if not found:
+    if not tried:
         return ""
-    right = 1.05 * max(rate for _, _, points in found for rate, _ in points)
-    top = min(1.1 * max(limit, max(v for _, _, points in found for _, v in points)), 3 * limit)
-    frame = Frame.make((0, right), (0, top))
-    marks = [frame.line(np.array([0.0, right]), np.array([limit, limit]), "s4", f"limit {limit:g} s")]
-    for i, c, points in found:
-        rates, values = np.array(points).T
-        marks.append(frame.line(rates, np.minimum(values, top), f"s{i % len(SERIES)}", c.label))
-    ticks = [(value, f"{value:.3g} s") for value, _ in linear_ticks(top)]
-    return frame.draw(f"{name} against rate", linear_ticks(right), ticks, marks)
+    cards = [card("Tokens a second: a GPU against a user", load.pareto(tried, names), "Every simulated rate.", _TALL)]
+    for objective in answer.objectives.latency:
+        name = objective.name
+        found = {c.label: [(p.rate, v) for p in c.curve if (v := p.values.get(name))] for c in answer.candidates}
+        if any(found.values()):
+            knees = {c.label: c.rate_per_replica for c in answer.candidates if c.rate_per_replica}
+            hint = "Dashed: the limit. Dotted: the rate that a replica holds."
+            cards.append(card(name, load.curve(found, name, objective.limit_s, knees), hint, _TALL))
+    return f'<section><h2>Load curves</h2>{series_key(names)}<div class="grid">{"".join(cards)}</div></section>'

@@ -1,7 +1,8 @@
-"""What the charts show, as small arrays: HTML report and app draw the same data. Pure functions of a Result."""
+"""What the charts show, as small arrays. Pure functions of a Result."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +58,11 @@ def memory_over_time(result: Result, bins: int = 240) -> Series:
 def load_over_time(result: Result, bins: int = 240) -> Series:
     """Running and waiting requests, all replicas together."""
     return _means(result, ("running", "waiting"), bins)
+
+
+def end_of(runs: Mapping[str, Result]) -> float:
+    """The last moment any run shows, in seconds."""
+    return max((float(s.time[-1]) for s in map(load_over_time, runs.values()) if len(s.time)), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import resources
@@ -11,31 +10,25 @@ from typing import Any
 
 from kvsim import __version__
 from kvsim.metrics import DEFINITIONS
-from kvsim.report import charts
+from kvsim.report.charts import latency, memory, operations
 from kvsim.report.columns import SHARES, SPEED, WORK, Column
-from kvsim.report.palette import MEMORY, trust
+from kvsim.report.data import end_of
+from kvsim.report.files import write_text
+from kvsim.report.palette import MEMORY, SERIES, trust
+from kvsim.report.svg import WIDTH, Chart, svg
 from kvsim.report.terminal import brief, latency_name, span, trace_name
 from kvsim.result import Result
-from kvsim.units import format_count
+from kvsim.units import format_bytes, format_count
 
 Runs = Mapping[str, Result]
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
+_TALL, _LOW = 230, 180
+"""heights of charts"""
 
 
 def write_page(file: Path, runs: Runs) -> None:
     """Write the page whole or not at all."""
     write_text(file, page(runs))
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(file)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def page(runs: Runs) -> str:
@@ -102,27 +95,39 @@ def _metric(key: str) -> str:
 
 
 def _latency(runs: Runs) -> str:
-    drawn = {latency_name(metric): charts.latency_cdf(runs, metric) for metric in _LATENCIES}
-    cards = [_card(name, chart, DEFINITIONS[name]) for name, chart in drawn.items() if chart]
+    drawn = {latency_name(metric): latency.cdf(runs, metric) for metric in _LATENCIES}
+    cards = [card(name, chart, DEFINITIONS[name], _TALL) for name, chart in drawn.items() if chart is not None]
     hint = "Share of requests (of gaps, for ITL) that took at most so long; on a logarithmic axis. Dots: median, p99."
     return _section("Latency distributions", hint, _policies(runs), _grid(cards)) if cards else ""
 
 
 def _memory(runs: Runs) -> str:
-    end = charts.end_of(runs)
-    cards = [_card(name, charts.memory_over_time(result, end)) for name, result in runs.items()]
+    end = end_of(runs)
+    drawn = {name: memory.over_time(result, end) for name, result in runs.items()}
+    cards = [card(name, chart, height=_LOW) for name, chart in drawn.items() if chart is not None]
     shares = [_wide(_table(runs, SHARES)), _key({name: f"{name}: {kind.help}" for name, kind in MEMORY.items()})]
-    bar, words = charts.memory_plan(next(iter(runs.values())))
-    plan = f'<div class="card wide"><h3>One GPU</h3>{_key(words)}{bar}</div>' if bar else ""
-    if not any("<svg" in card for card in cards):
+    plan = _plan(next(iter(runs.values())))
+    if not cards:
         return _section("Memory", "No run keeps a cache.", plan)
     return _section("Memory", DEFINITIONS["memory shares"], *shares, _grid(cards), plan)
 
 
+def _plan(result: Result) -> str:
+    """The bytes of one GPU before the first request."""
+    plan = result.run.get("memory_plan")
+    if not plan or not plan.get("total_bytes"):
+        return ""
+    name = str((result.run.get("provenance") or {}).get("device") or "GPU")
+    parts = memory.parts(plan)
+    words = {f"s{number}": f"{part} {format_bytes(size)}" for number, (part, size) in enumerate(parts.items())}
+    drawn = svg(memory.plan({name: plan}), "the bytes of one GPU", 34, width=2 * WIDTH)
+    return f'<figure class="card wide"><h3>One GPU</h3>{_key(words)}{drawn}</figure>'
+
+
 def _map(runs: Runs) -> str:
-    end = charts.end_of(runs)
-    drawn = {name: charts.memory_map(result, end) for name, result in runs.items()}
-    cards = [_card(name, chart) for name, chart in drawn.items() if chart]
+    end = end_of(runs)
+    drawn = {name: memory.address_map(result, end_s=end) for name, result in runs.items()}
+    cards = [card(name, chart, height=_LOW) for name, chart in drawn.items() if chart is not None]
     hint = (
         "Addresses of the first replica's pool over time. A request keeps its colour (colours repeat); "
         "grey are idle prefix blocks, blank bytes are nobody's."
@@ -131,11 +136,9 @@ def _map(runs: Runs) -> str:
 
 
 def _load(runs: Runs) -> str:
-    end = charts.end_of(runs)
-    cards = [
-        _card("Running", charts.load_over_time(runs, "running", end), "Requests in the batch, all replicas together."),
-        _card("Waiting", charts.load_over_time(runs, "waiting", end), "Requests in the queue."),
-    ]
+    end = end_of(runs)
+    hints = {"running": "Requests in the batch, all replicas together.", "waiting": "Requests in the queue."}
+    cards = [card(name.title(), operations.load(runs, name, end), hint, _LOW) for name, hint in hints.items()]
     return _section("Batch and queue", "Means over equal bins of time.", _policies(runs), _grid(cards))
 
 
@@ -176,13 +179,22 @@ def _grid(cards: list[str]) -> str:
     return f'<div class="grid">{"".join(cards)}</div>'
 
 
-def _card(title: str, chart: str, hint: str = "") -> str:
+def card(title: str, chart: Chart, hint: str = "", height: int | None = None) -> str:
+    """A chart under its title; what it is and says is in `hint`."""
     text = f'<p class="hint">{escape(hint)}</p>' if hint else ""
-    return f'<figure class="card" style="margin:0"><h3>{escape(title)}</h3>{text}{chart}</figure>'
+    return f'<figure class="card"><h3>{escape(title)}</h3>{text}{svg(chart, title, height)}</figure>'
 
 
 def _policies(runs: Runs) -> str:
-    return _key({f"s{number}": name for number, name in enumerate(runs)}) if len(runs) > 1 else ""
+    return series_key(runs) if len(runs) > 1 else ""
+
+
+def series_key(names: Iterable[str]) -> str:
+    """The legend of charts whose n-th line has the n-th colour."""
+    items = "".join(
+        f'<span><i class="s{number % len(SERIES)}"></i>{escape(name)}</span>' for number, name in enumerate(names)
+    )
+    return f'<p class="key">{items}</p>'
 
 
 def _key(words: Mapping[str, str]) -> str:

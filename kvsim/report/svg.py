@@ -1,125 +1,110 @@
-"""Charts as inline SVG: text in, text out. Colours are CSS classes, so that one page serves light and dark."""
+"""A chart as static SVG for a page: no script, the page's font and colours on light and dark, a hint on every point."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
 from html import escape
+from typing import Any, TypeAlias
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
 
-import numpy as np
-from numpy.typing import NDArray
+import altair as alt
+import vl_convert
 
-from kvsim.report.axes import Scale, Tick
+from kvsim.report.charts.style import FREE, GREY
+from kvsim.report.palette import SERIES
 
-Float = NDArray[np.float64]
+WIDTH = 540
+Chart: TypeAlias = alt.Chart | alt.LayerChart
 
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The plotting area of a chart of `width` × `height` units, and its two scales."""
-
-    width: int
-    height: int
-    x: Scale
-    y: Scale
-
-    @classmethod
-    def make(
-        cls,
-        x: tuple[float, float],
-        y: tuple[float, float],
-        *,
-        width: int = 520,
-        height: int = 260,
-        log_x: bool = False,
-        left: int = 50,
-    ) -> Frame:
-        """A frame that shows x and y from low to high, with room for labels to the left and below."""
-        return cls(width, height, Scale(*x, left, width - 16, log_x), Scale(*y, height - 30, 10))
-
-    def draw(self, title: str, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick], marks: Iterable[str]) -> str:
-        """The whole chart: grid, labels and what stands in `marks`."""
-        left, right, bottom, top = self.x.begin, self.x.end, self.y.begin, self.y.end
-        parts = [f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{escape(title)}">']
-        for value, label in y_ticks:
-            place = _n(float(self.y(value)))
-            parts.append(f'<path class="grid" d="M{left:g} {place}H{right:g}"/>')
-            parts.append(f'<text class="tick" x="{left - 8:g}" y="{place}" dy=".35em" text-anchor="end">{label}</text>')
-        for value, label in x_ticks:
-            place = _n(float(self.x(value)))
-            parts.append(f'<path class="grid" d="M{place} {top:g}V{bottom:g}"/>')
-            parts.append(f'<text class="tick" x="{place}" y="{bottom + 18:g}" text-anchor="middle">{label}</text>')
-        parts += marks
-        parts.append(f'<path class="axis" d="M{left:g} {bottom:g}H{right:g}"/></svg>')
-        return "".join(parts)
-
-    def line(self, x: Float, y: Float, style: str, title: str = "") -> str:
-        """A polyline through (x, y)."""
-        return f'<path class="line {style}" d="{_path(self.x(x), self.y(y))}">{_title(title)}</path>'
-
-    def steps(self, edges: Float, y: Float, style: str, title: str = "") -> str:
-        """A line that is level over each bin."""
-        return self.line(np.repeat(edges, 2)[1:-1], np.repeat(y, 2), style, title)
-
-    def stack(self, edges: Float, layers: Mapping[str, Float]) -> list[str]:
-        """Areas on top of each other, level over each bin; a layer's name is its class."""
-        x = self.x(np.repeat(edges, 2)[1:-1])
-        below = np.zeros(len(edges) - 1)
-        areas = []
-        for name, values in layers.items():
-            above = below + values
-            if values.any():
-                rim, floor = (self.y(np.repeat(side, 2)) for side in (above, below))
-                outline = _path(np.concatenate([x, x[::-1]]), np.concatenate([rim, floor[::-1]]))
-                areas.append(f'<path class="area {name}" d="{outline}Z">{_title(name)}</path>')
-            below = above
-        return areas
-
-    def boxes(self, left: Float, right: Float, low: Float, high: Float, style: str) -> str:
-        """Filled rectangles from (left, low) to (right, high), as one path."""
-        x, y = self.x(left), self.y(high)
-        across, down = self.x(right) - x, self.y(low) - y
-        pieces = zip(x.tolist(), y.tolist(), across.tolist(), down.tolist(), strict=True)
-        outline = "".join(f"M{_n(px)} {_n(py)}h{_n(w)}v{_n(h)}h{_n(-w)}z" for px, py, w, h in pieces)
-        return f'<path class="area {style}" d="{outline}"/>'
-
-    def dot(self, x: float, y: float, style: str, title: str) -> str:
-        """A point with a tooltip."""
-        return (
-            f'<circle class="dot {style}" cx="{_n(float(self.x(x)))}" cy="{_n(float(self.y(y)))}" r="3.5">'
-            f"{_title(title)}</circle>"
-        )
+COLOURS = {colour.lower(): f"var(--s{number})" for number, colour in enumerate(SERIES)}
+COLOURS |= {GREY.lower(): "var(--soft)", FREE.lower(): "var(--free)"}
+"""colour of a chart → the page's own (page.css), which knows light and dark"""
+LOOK: dict[str, Any] = {
+    "view": {"stroke": None},
+    "axis": {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "gridColor": "var(--grid)", "domain": False,
+             "domainColor": "var(--rule)", "ticks": False, "labelFontSize": 12, "titleFontSize": 12,
+             "titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 6},
+    "axisX": {"domain": True},
+}  # fmt: skip
+_DROPPED = ("class", "role", "aria-label", "aria-roledescription", "aria-hidden", "pointer-events", "font-family",
+            "clip-path")  # fmt: skip
+"""The font is the page's. A clip has a name, which would be another chart's on the same page; scales hold all that is
+drawn."""
+_NAME = re.compile(r"(?:^|; )(?:run|category|part|kind): ([^;]+)")
+_DIGITS = re.compile(r"-?\d*\.\d{2,}(?:e-\d+)?")
 
 
-def bar(parts: Mapping[str, float], titles: Mapping[str, str], width: int = 1080, height: int = 34) -> str:
-    """One horizontal bar whose pieces add up to its whole; a piece's name is its class."""
-    total = sum(parts.values()) or 1
-    pieces, at = [], 0.0
-    for name, size in parts.items():
-        span = size / total * width
-        if size > 0:
-            pieces.append(
-                f'<rect class="area {name}" x="{_n(at)}" width="{_n(span)}" height="{height}">'
-                f"{_title(titles[name])}</rect>"
-            )
-        at += span
-    label = escape(", ".join(titles[name] for name in parts))
-    return f'<svg class="bar" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(pieces)}</svg>'
+def svg(chart: Chart, label: str, height: int | None = None, width: int = WIDTH) -> str:
+    """The chart as an inline `<svg>` that is as wide as its place; it has no legend, for the page has one for all.
+    `label` is for those who do not see it, `height` in pixels where it is not the chart's own."""
+    sized = chart.properties(width=width, **({"height": height} if height else {}))
+    with alt.data_transformers.enable("default", max_rows=None):
+        spec = sized.to_dict(validate=False)
+    _without_legends(spec)
+    spec |= {"background": None, "padding": 2, "autosize": {"type": "fit-x", "contains": "padding"}, "config": LOOK}
+    known = vl_convert.get_vegalite_versions()
+    version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=version if version in known else known[-1])
+    root = ElementTree.fromstring(drawn.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1))
+    _tidy(root)
+    inner = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
+    return f'<svg viewBox="{root.get("viewBox")}" role="img" aria-label="{escape(label)}">{inner}</svg>'
 
 
-def _path(x: Float, y: Float) -> str:
-    """SVG path data. Points on a straight level run are left out: most bins look like their neighbours."""
-    points = np.round(np.column_stack([x, y]), 1)
-    keep = np.ones(len(points), bool)
-    if len(points) > 2:
-        level = points[:, 1]
-        keep[1:-1] = (level[1:-1] != level[:-2]) | (level[1:-1] != level[2:])
-    return "M" + "L".join(f"{_n(px)} {_n(py)}" for px, py in points[keep])
+def _without_legends(spec: Any) -> None:
+    if isinstance(spec, dict):
+        if "legend" in spec:
+            spec["legend"] = None
+        for name, part in spec.items():
+            if name != "datasets":
+                _without_legends(part)
+    elif isinstance(spec, list):
+        for part in spec:
+            _without_legends(part)
 
 
-def _n(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
+def _tidy(element: Element) -> None:
+    """What Vega writes for its scripts and for screen readers, mark by mark, goes; digits that nobody sees too."""
+    for child in list(element):
+        _tidy(child)
+        if _is_empty(child):
+            element.remove(child)
+    if element.get("class", "").startswith("mark-rect"):
+        _join(element)
+    said, kind = element.get("aria-label", ""), element.get("aria-roledescription", "")
+    for name in _DROPPED:
+        element.attrib.pop(name, None)
+    if element.get("opacity") == "1":
+        del element.attrib["opacity"]
+    for name, value in element.attrib.items():
+        colour = COLOURS.get(value.lower())
+        element.attrib[name] = colour or _DIGITS.sub(lambda digits: f"{float(digits[0]):.1f}", value)
+    if hint := _hint(kind, said):
+        SubElement(element, "title").text = hint
 
 
-def _title(text: str) -> str:
-    return f"<title>{escape(text)}</title>" if text else ""
+def _is_empty(element: Element) -> bool:
+    if element.tag in ("g", "defs", "clipPath"):
+        return element.tag != "g" or not len(element)
+    unseen = "fill" not in element.attrib and "stroke" not in element.attrib
+    return element.tag == "path" and (unseen or element.get("display") == "none" or not element.get("d"))
+
+
+def _hint(kind: str, said: str) -> str:
+    """What is shown over a mark: all of a point or a bar, the name of a line or an area."""
+    if kind in ("point", "bar"):
+        return said
+    found = _NAME.search(said) if kind in ("line mark", "area mark") else None
+    return found[1] if found else ""
+
+
+def _join(group: Element) -> None:
+    """Rectangles that look alike become one path: a memory map has thousands."""
+    first: dict[tuple[tuple[str, str], ...], Element] = {}
+    for child in list(group):
+        look = tuple(sorted((name, value) for name, value in child.attrib.items() if name != "d"))
+        like = first.setdefault(look, child)
+        if child is not like and child.tag == "path" and not len(child):
+            like.set("d", like.get("d", "") + child.get("d", ""))
+            group.remove(child)

@@ -1,10 +1,7 @@
-"""A sweep's results: the best rows for a terminal, and a page."""
+"""A sweep's results: the best rows, for a terminal."""
 
 from __future__ import annotations
 
-from html import escape
-
-import numpy as np
 import polars as pl
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,9 +9,6 @@ from rich.text import Text
 
 from kvsim.errors import InputError
 from kvsim.registry import unknown
-from kvsim.report.axes import linear_ticks, log_ticks
-from kvsim.report.page import document
-from kvsim.report.svg import Frame
 from kvsim.report.terminal import brief
 from kvsim.scenario import fields
 from kvsim.sweep.store import NUMBERS
@@ -23,8 +17,6 @@ from kvsim.units import format_count
 MORE_IS_BETTER = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "completed", "prefix_hit_share",
                   "kv_tokens", "requests")
 SHOWN = ("ttft_p99", "tpot_p99", "output_tokens_per_s")
-ROWS = 200
-"""of the page's table"""
 
 
 def axes(table: pl.LazyFrame) -> list[str]:
@@ -54,52 +46,17 @@ def swept_table(table: pl.LazyFrame, rows: pl.DataFrame, by: str) -> RenderableT
     for name in numbers:
         grid.add_column(name, justify="right", overflow="fold")
     for row in rows.to_dicts():
-        grid.add_row(*(_text(row[name]) for name in varied), *(_number(name, row[name]) for name in numbers))
+        grid.add_row(*(text(row[name]) for name in varied), *(number(name, row[name]) for name in numbers))
     return Group(head, Text(), grid)
 
 
-def swept_page(title: str, table: pl.LazyFrame, by: str) -> str:
-    """The page: throughput against TTFT of all runs, the best rows, and what failed."""
-    rows, varied = best_rows(table, by, ROWS), axes(table)
-    numbers = list(dict.fromkeys((by, *SHOWN, "ttft_p50", "tpot_p50", "e2e_p50", "preemptions", "refused")))
-    head = "".join(f"<th>{escape(name)}</th>" for name in [*varied, *numbers])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in
-                         [*(_text(row[n]) for n in varied), *(_number(n, row[n]) for n in numbers)]) + "</tr>"
-        for row in rows.to_dicts()
-    )
-    failed = table.filter(pl.col("status") == "failed").sort("key").select("key", "error").collect()
-    lost = "".join(f"<li>{escape(key)}: {escape(error or '')}</li>" for key, error in failed.iter_rows())
-    sections = [
-        f"<header><h1>{escape(title)}</h1><p class='lead'>{rows.height:,} best runs by {escape(by)}</p></header>",
-        _scatter(rows, varied),
-        f'<section><h2>Runs</h2><div class="card wide"><table><tr>{head}</tr>{body}</table></div></section>',
-        f'<section><h2>Failed</h2><ul class="notes">{lost}</ul></section>' if lost else "",
-    ]
-    return document(title, filter(None, sections))
-
-
-def _scatter(rows: pl.DataFrame, varied: list[str]) -> str:
-    points = rows.filter((pl.col("ttft_p99") > 0) & (pl.col("output_tokens_per_s") > 0))
-    if points.height < 2:
-        return ""
-    x, y = points["ttft_p99"].to_numpy(), points["output_tokens_per_s"].to_numpy()
-    low, high = float(x.min()) / 1.2, float(x.max()) * 1.2
-    frame = Frame.make((low, high), (0, 1.05 * float(y.max())), log_x=True)
-    marks = [
-        frame.dot(float(a), float(b), "s0", ", ".join(f"{name} {_text(row[name])}" for name in varied))
-        for a, b, row in zip(x, y, points.to_dicts(), strict=True)
-    ]
-    chart = frame.draw("output tokens a second against TTFT p99", log_ticks(low, high),
-                       linear_ticks(float(np.max(y))), marks)
-    return f'<section><h2>Output tokens a second against TTFT p99</h2><div class="card">{chart}</div></section>'
-
-
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """What a run was asked for, in a cell."""
     return "–" if value is None else str(value).rsplit("/", 1)[-1]
 
 
-def _number(name: str, value: float | None) -> str:
+def number(name: str, value: float | None) -> str:
+    """One of a run's numbers, in a cell."""
     if value is None:
         return "–"
     return brief(value) if name.partition("_")[0] in ("ttft", "tpot", "itl", "e2e", "queue") else format_count(value)

@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("altair")
 
-from kvsim_app.charts import latency, memory, operations, timeline
+from kvsim_app.charts import timeline
 from kvsim_app.charts import trace as traffic
-from kvsim_app.charts.style import bytes_axis, log_axis, seconds_axis
 from kvsim_app.overheard import Overheard
 
+from kvsim.report.charts import latency, memory, operations
+from kvsim.report.charts.style import bytes_axis, log_axis, seconds_axis
 from kvsim.result import Result
 from kvsim.scenario import make
 from kvsim.setup import prepare
@@ -40,11 +41,11 @@ def test_a_run_of_20_000_requests_sends_less_than_2_mb_a_chart(run: tuple[Result
     result, events = run
     at = memory.moments(result)[1]
     runs = {"a": result, "b": result}
-    time, rates = operations.rates(result)
+    rates = operations.rates(result)
     charts: dict[str, Any] = {
         "over time": memory.over_time(result), "address map": memory.address_map(result, at),
         "block grid": memory.block_grid(result, at), "gantt": timeline.gantt(result, events, REQUESTS // 2),
-        "rates": operations.panel(time, rates, "tokens/s"), "bars": memory.bars(runs),
+        "rates": operations.panel(rates, list(rates.values), "tokens/s"), "bars": memory.bars(runs),
         **{metric: operations.quantiles(result, metric) for metric in ("ttft", "tpot", "e2e", "queue")},
         **{f"{metric} cdf": latency.cdf(runs, metric) for metric in latency.METRICS},
         "lengths": traffic.lengths(load(TRACE)), "arrivals": traffic.arrivals(load(TRACE)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,9 +17,13 @@ from fakes import fake_result
 from rich.console import Console
 
 from kvsim.metrics import latencies, memory_means, span_ns
-from kvsim.report import axes, charts, data
+from kvsim.report import axes, data
+from kvsim.report.charts import latency, load, memory
+from kvsim.report.charts.load import Tried
+from kvsim.report.charts.sweep import scatter
 from kvsim.report.page import page, write_page
 from kvsim.report.side_by_side import side_by_side
+from kvsim.report.svg import COLOURS, svg
 from kvsim.report.terminal import brief, overview, span
 from kvsim.result import MEMORY, MEMORY_MAP, Result
 from kvsim.units import NS_PER_S
@@ -68,16 +74,18 @@ def test_memory_map_draws_every_piece_and_nothing_outside() -> None:
     found = data.memory_map(result)
     assert found.owner.tolist() == [3, -1, 4], "the first replica only"
     assert (found.begin.tolist(), found.until.tolist()) == ([0, 0, 1], [1, 1, 2])
-    svg = charts.memory_map(result, 2.0)
-    assert [style for style in ("s3", "s4", "free") if f'class="area {style}"' in svg] == ["s3", "s4", "free"]
+    drawn = memory.address_map(result, end_s=2.0)
+    assert drawn is not None
+    fills = re.findall(r'fill="(var\(--(?:s\d|soft)\))" opacity', svg(drawn, "map"))
+    assert sorted(fills) == ["var(--s3)", "var(--s4)", "var(--soft)"], "a path a colour; grey is idle"
 
 
 @pytest.mark.parametrize("high", [0.3, 1.0, 7.0, 59.0, 333.0, 1e4])
 def test_ticks_are_few_and_inside(high: float) -> None:
     for ticks in (axes.linear_ticks(high), axes.clock_ticks(high), axes.log_ticks(high / 50, high)):
         assert 2 <= len(ticks) <= 9
-        assert all(0 <= value <= high * 1.002 for value, _ in ticks)
-        assert len({label for _, label in ticks}) == len(ticks)
+        assert all(0 <= value <= high * 1.002 for value in ticks)
+        assert len(set(ticks)) == len(ticks)
 
 
 class _Closed(HTMLParser):
@@ -105,10 +113,12 @@ def test_page_is_whole_and_needs_no_network(runs: dict[str, Result]) -> None:
     parser = _Closed()
     parser.feed(text)
     assert parser.open == []
-    assert not re.search(r"https?:|<script|@import|url\(", text)
+    assert not re.search(r"https?:|<script|@import|url\(|xlink|font-family=", text)
+    colours = {colour.lower() for colour in re.findall(r'(?:fill|stroke)="(#\w+)"', text)}
+    assert not colours & set(COLOURS), "colours are the page's: they follow light and dark"
     assert "Datasheet only" in text
-    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        assert "nan" not in ElementTree.tostring(ElementTree.fromstring(svg), encoding="unicode")
+    for drawn in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        assert "nan" not in ElementTree.tostring(ElementTree.fromstring(drawn), encoding="unicode")
     assert text.count("<svg") == 4 + 2 + 1 + 2
 
 
@@ -133,9 +143,11 @@ def test_page_stays_small() -> None:
 
 
 def test_degenerate_latencies_have_a_chart(runs: dict[str, Result]) -> None:
-    svg = charts.latency_cdf(runs, "itl")
-    assert "NaN" not in svg
-    assert svg.count('class="line') == 2
+    chart = latency.cdf(runs, "itl")
+    assert chart is not None
+    drawn = svg(chart, "ITL")
+    assert "NaN" not in drawn and drawn.count("<title>contiguous</title>") == 1
+    assert len(re.findall("<title>value: 0.012; share: [^<]*at: p(?:50|99)</title>", drawn)) == 4, "two dots a run"
 
 
 @pytest.mark.parametrize("n", [1, 300])
@@ -155,7 +167,7 @@ def test_terminal_tables_fit_80_columns(n: int) -> None:
 def test_a_narrow_logarithmic_axis_has_labels(low: float, high: float) -> None:
     ticks = axes.log_ticks(low, high)
     assert 3 <= len(ticks) <= 7
-    assert all(low * 0.998 <= value <= high * 1.002 for value, _ in ticks)
+    assert all(low * 0.998 <= value <= high * 1.002 for value in ticks)
 
 
 def test_span() -> None:
@@ -163,3 +175,30 @@ def test_span() -> None:
     assert span((0.9, 1.5), brief) == "900 ms–1.50 s"
     assert span((100.0, 200.0), brief) == "100 s–3.3 min"
     assert span(None, brief) == ""
+
+
+def test_points_say_what_they_are() -> None:
+    tried = [Tried("a", 1.0, 50.0, 100.0), Tried("a", 2.0, 40.0, 180.0, "ttft_p99")]
+    drawn = svg(load.pareto(tried), "front")
+    assert "objectives missed: ttft_p99" in drawn and drawn.count("<title>") == 3, "two points and their line"
+    drawn = svg(load.curve({"a": [(1.0, 0.1), (2.0, 0.4)]}, "ttft_p99", 0.2, {"a": 1.5}), "curve")
+    assert drawn.count("stroke-dasharray") == 2, "the limit and the rate held"
+    assert "run: tp 2" in svg(scatter([0.1, 0.2], [100.0, 150.0], ["tp 1", "tp 2"]), "sweep")
+
+
+def test_only_a_page_needs_the_chart_library() -> None:
+    asked = ["--trace", "sample", "--limit", "3", "--model", "llama-3.1-8b", "--device", "h100-sxm", "--policy",
+             "paged", "--no-interval", "--json"]  # fmt: skip
+    script = f"""
+import sys
+from kvsim.cli import main
+sys.argv = ["kvsim", "simulate", *{asked}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+import kvsim.commands.compare, kvsim.commands.plan, kvsim.commands.sweep
+from kvsim.report import capacity, files, quality, side_by_side, swept
+assert not {{"altair", "vl_convert"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -1,5 +1,4 @@
-"""Charts: pure functions of Results (and other plain data) → Altair. They know nothing of Streamlit.
-
-Data is brought to a few hundred points before it is drawn, so that a long run costs the browser no more than a short
-one. Colours are those of the HTML report (kvsim.report.palette), told apart with any colour vision.
+"""Charts that only the app draws: lessons, the calculator, answers, what a step costs, one request's life. Pure
+functions → Altair; they know nothing of Streamlit. Those of Results, plans and sweeps, which the HTML report draws too,
+are in kvsim.report.charts, and colours, scales and axes for all of them in its `style`.
 """

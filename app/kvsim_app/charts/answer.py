@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from kvsim_app.charts.style import GREY, number_axis, records, series
+from kvsim.report.charts.style import GREY, number_axis, records, series
 
 
 def held(rows: Sequence[dict[str, Any]], policies: Sequence[str]) -> alt.LayerChart:

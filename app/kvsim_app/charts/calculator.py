@@ -6,8 +6,8 @@ import altair as alt
 import numpy as np
 
 from kvsim.model import ModelSpec
+from kvsim.report.charts.style import records
 from kvsim.units import format_bytes
-from kvsim_app.charts.style import records
 
 CONTEXTS = tuple(2**i for i in range(9, 18))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

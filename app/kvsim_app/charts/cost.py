@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.cost import PartCost
 from kvsim.device import Facts
-from kvsim_app.charts.style import GREY, HEIGHT, log_axis, log_scale, number_axis, palette, records, seconds_axis
+from kvsim.report.charts.style import GREY, HEIGHT, log_axis, log_scale, number_axis, palette, records, seconds_axis
 from kvsim_app.physics import Dot, Knot
 
 

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim_app.charts.style import (
+from kvsim.report.charts.style import (
     GREY,
     HEIGHT,
     SERIES,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from kvsim_app.charts.style import GREY, records, series
+from kvsim.report.charts.style import GREY, records, series
 from kvsim_app.quality import Quality
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 
 from kvsim.report import data
+from kvsim.report.charts.style import GREY, SERIES, records, zoomed_clock
 from kvsim.result import Result
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.style import GREY, SERIES, records, zoomed_clock
 from kvsim_app.phases import phases
 
 ROWS = 80

@@ -5,9 +5,9 @@ from __future__ import annotations
 import altair as alt
 import numpy as np
 
+from kvsim.report.charts.style import HEIGHT, SERIES, clock, log_axis, log_scale, palette, records
 from kvsim.trace import Trace
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.style import HEIGHT, SERIES, clock, log_axis, log_scale, palette, records
 
 
 def lengths(trace: Trace, bins: int = 48) -> alt.Chart:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts import memory
 from kvsim_app.runs import one_of, selected
 
+from kvsim.report.charts import memory
 from kvsim.report.data import memory_over_time
 from kvsim.result import Result
 from kvsim.units import format_bytes

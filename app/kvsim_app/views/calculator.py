@@ -6,7 +6,6 @@ import polars as pl
 import streamlit as st
 from kvsim_app import frame, quality
 from kvsim_app.charts.calculator import BATCHES, CONTEXTS, heat_map
-from kvsim_app.charts.memory import plan as plan_chart
 from kvsim_app.session import selection
 
 from kvsim.device import catalogue, load_device
@@ -14,6 +13,7 @@ from kvsim.engine_profile import engine_names, load_engine
 from kvsim.errors import InputError
 from kvsim.memory import plan_memory
 from kvsim.model import load_model, model_names
+from kvsim.report.charts.memory import plan as plan_chart
 from kvsim.units import format_bytes
 
 _DTYPES = ["bf16", "fp8", "int8", "int4"]

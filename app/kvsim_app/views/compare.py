@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame, quality
-from kvsim_app.charts import latency
-from kvsim_app.charts.latency import METRICS
 from kvsim_app.charts.quality import perplexity
 from kvsim_app.runs import selected
 
+from kvsim.report.charts import latency
+from kvsim.report.charts.latency import METRICS
 from kvsim.report.columns import SHARES, SPEED, WORK
-from kvsim.report.data import cdf as cdf_of
 from kvsim.result import Result
 
 
@@ -74,9 +73,10 @@ def page() -> None:
         )
         or "ttft"
     )
-    if any(len(cdf_of(result, metric).value) for result in runs.values()):
+    chart = latency.cdf(runs, metric)
+    if chart is not None:
         frame.show(
-            latency.cdf(runs, metric),
+            chart,
             "compare-cdf",
             f"How long {METRICS[metric]} takes",
             frame.definitions(METRICS[metric]),

@@ -7,8 +7,9 @@ from dataclasses import asdict
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts import load as charts
 from kvsim_app.objectives import ask_limits, held, planned, points
+
+from kvsim.report.charts import load as charts
 
 
 def page() -> None:
@@ -30,7 +31,11 @@ def page() -> None:
     columns = st.columns(2)
     for number, (metric, axis, limit, title, term) in enumerate(panels):
         with columns[number % 2]:
-            chart = charts.curve(tried, metric, axis, limit, knees)
+            lines: dict[str, list[tuple[float, float]]] = {point.policy: [] for point in tried}
+            for point in tried:
+                if (value := getattr(point, metric)) is not None:
+                    lines[point.policy].append((point.rate, value))
+            chart = charts.curve(lines, axis, limit, knees, seconds=metric != "goodput")
             frame.show(chart, f"load-{metric}", title, frame.definitions(term))
     frame.download(pl.DataFrame([asdict(point) for point in tried]), "load-curve")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts import memory
 from kvsim_app.runs import one_of, selected
+
+from kvsim.report.charts import memory
 
 
 def page() -> None:

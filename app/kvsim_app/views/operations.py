@@ -5,16 +5,16 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts import operations
 from kvsim_app.runs import opened
 
+from kvsim.report.charts import operations
 from kvsim.report.data import load_over_time, memory_over_time
 
 
 def page() -> None:
     _, result = opened("Operations", findings.operations)
     _numbers(result.summary)
-    time, rates = operations.rates(result)
+    rates = operations.rates(result)
     load, memory = load_over_time(result, 120), memory_over_time(result, 120)
     panels = [
         ("Time to first token", operations.quantiles(result, "ttft"), frame.definitions("TTFT")),
@@ -23,25 +23,24 @@ def page() -> None:
         ("Queue", operations.quantiles(result, "queue"), frame.definitions("queue")),
         (
             "Token throughput",
-            operations.panel(time, {k: rates[k] for k in ("prompt tokens", "generation tokens")}, "tokens/s"),
+            operations.panel(rates, ("prompt tokens", "generation tokens"), "tokens/s"),
             frame.definitions("throughput"),
         ),
         (
             "Arrivals and completions",
-            operations.panel(time, {k: rates[k] for k in ("arrivals", "completions")}, "requests/s"),
+            operations.panel(rates, ("arrivals", "completions"), "requests/s"),
             "Requests a second.",
         ),
     ]
     if load.values:
-        panels.append(("Scheduler state", operations.panel(load.time, load.values, "requests"), "Running and waiting."))
+        chart = operations.panel(load, ("running", "waiting"), "requests")
+        panels.append(("Scheduler state", chart, "Running and waiting."))
     if memory.values:
-        shown = {k: memory.values[k] for k in ("used", "cached") if memory.values[k].any()} or {
-            "used": memory.values["used"]
-        }
+        shown = [name for name in ("used", "cached") if memory.values[name].any()] or ["used"]
         panels.append(
             (
                 "Cache utilization",
-                operations.panel(memory.time, shown, "of the KV pool", ".1%"),
+                operations.panel(memory, shown, "of the KV pool", ".1%"),
                 frame.definitions("used", "cached"),
             )
         )
@@ -49,7 +48,7 @@ def page() -> None:
     for number, (title, chart, help) in enumerate(p for p in panels if p[1] is not None):
         with columns[number % 2]:
             frame.show(chart, f"operations-{title}", title, help)
-    frame.download(pl.DataFrame({"t_s": time[:-1], **rates}), "operations")
+    frame.download(pl.DataFrame({"t_s": rates.time[:-1], **rates.values}), "operations")
 
 
 def _numbers(summary: dict) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import polars as pl
 import streamlit as st
 from kvsim_app import findings, frame
-from kvsim_app.charts.load import pareto
 from kvsim_app.objectives import planned, points, rate
 from kvsim_app.selection import Selection
 from kvsim_app.session import choose
+
+from kvsim.report.charts.load import Tried, pareto
 
 
 def page() -> None:
@@ -24,7 +25,9 @@ def page() -> None:
         "Up and to the right is better. Each line goes from low to high rates, as far as the replica keeps up; click a "
         "point to open its scenario."
     )
-    event = st.altair_chart(pareto(found), width="stretch", key="pareto", on_select="rerun", selection_mode="point")
+    known = [Tried(p.policy, p.rate, p.per_user, p.per_gpu) for p in found if p.steady and p.per_user and p.per_gpu]
+    chart = pareto(known, chosen.policies)
+    event = st.altair_chart(chart, width="stretch", key="pareto", on_select="rerun", selection_mode="point")
     _open(chosen, event)
     frame.download(pl.DataFrame([asdict(point) for point in found]), "pareto")
 

@@ -51,7 +51,7 @@ def command(
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError("kvsim accuracy needs torch: pip install 'kvsim[accuracy]'") from error
-    from kvsim.report.page import write_text
+    from kvsim.report.files import write_text
     from kvsim.report.quality import table
     from kvsim_calibration.accuracy import policies as known
     from kvsim_calibration.accuracy.items import FULL, QUICK, items

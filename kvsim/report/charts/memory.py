@@ -10,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.report import data
+from kvsim.report.charts.style import (
+    GREY,
+    HEIGHT,
+    bytes_axis,
+    categories,
+    palette,
+    records,
+    share_axis,
+    time_axis,
+    to_the_end,
+)
 from kvsim.report.palette import MEMORY, SERIES
 from kvsim.result import Result
 from kvsim.units import format_bytes
-from kvsim_app.charts.style import GREY, HEIGHT, bytes_axis, categories, clock, palette, records, share_axis
 
 Runs = Mapping[str, Result]
 Float = NDArray[np.float64]
@@ -24,24 +34,24 @@ EXACT = 4000
 """pieces of a memory map that are drawn one by one; more are put on a raster"""
 
 
-def over_time(result: Result) -> alt.Chart | None:
-    """The pool's shares by category over time; None without a pool."""
+def over_time(result: Result, end_s: float | None = None) -> alt.Chart | None:
+    """The pool's shares by category over time, up to `end_s` or the run's end; None without a pool."""
     found = data.memory_over_time(result)
     if not found.values:
         return None
     shown = [name for name in MEMORY if found.values[name].any()]
-    n = len(found.time) - 1
+    n = len(found.time)
     source = records(
-        t=np.tile(found.time[:-1], len(shown)),
+        t=np.tile(found.time, len(shown)),
         category=np.repeat(shown, n),
         order=np.repeat(np.arange(len(shown)), n),
-        share=np.concatenate([found.values[name] for name in shown]),
+        share=np.concatenate([to_the_end(found.values[name]) for name in shown]),
     )
     return (
         alt.Chart(source, height=HEIGHT)
         .mark_area(interpolate="step-after", opacity=0.9)
         .encode(
-            x=alt.X("t:Q", axis=clock("time", float(found.time[-1])), scale=alt.Scale(nice=False)),
+            x=time_axis("t:Q", end_s or float(found.time[-1])),
             y=alt.Y(
                 "share:Q",
                 stack="zero",
@@ -83,17 +93,22 @@ def bars(runs: Runs) -> alt.Chart:
     )
 
 
+def parts(plan: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of one GPU by what they are for; in the order of their colours in `plan`."""
+    found = {name: max(int(plan.get(key) or 0), 0) for name, key in PLAN.items()}
+    return found | {"unmanaged": max(int(plan["total_bytes"]) - sum(found.values()), 0)}
+
+
 def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
     """The bytes of one GPU, a bar a run."""
     names = [*PLAN, "unmanaged"]
     most = max(int(found["total_bytes"]) for found in plans.values())
     rows = []
     for run, found in plans.items():
-        parts = {name: max(int(found.get(key) or 0), 0) for name, key in PLAN.items()}
-        parts["unmanaged"] = max(int(found["total_bytes"]) - sum(parts.values()), 0)
-        rows += [(run, name, place, size, format_bytes(size)) for place, (name, size) in enumerate(parts.items())]
-    run, part, order, size, text = zip(*rows, strict=True)
-    source = records(run=run, part=part, order=order, bytes=size, size=text)
+        sizes = enumerate(parts(found).items())
+        rows += [(run, name, place, size, format_bytes(size)) for place, (name, size) in sizes]
+    runs, kinds, order, size, text = zip(*rows, strict=True)
+    source = records(run=runs, part=kinds, order=order, bytes=size, size=text)
     return (
         alt.Chart(source, height=48 * len(plans) + 120)
         .mark_bar(opacity=0.9)
@@ -112,8 +127,11 @@ def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
     )
 
 
-def address_map(result: Result, at_s: float | None = None) -> alt.LayerChart | None:
-    """Bytes of the pool against time, coloured by request; None where the run recorded no map."""
+def address_map(
+    result: Result, at_s: float | None = None, end_s: float | None = None
+) -> alt.Chart | alt.LayerChart | None:
+    """Bytes of the pool against time, coloured by request, up to `end_s` or the run's end; a line at `at_s`. None where
+    the run recorded no map."""
     pieces = data.memory_map(result)
     if not len(pieces.owner):
         return None
@@ -134,7 +152,7 @@ def address_map(result: Result, at_s: float | None = None) -> alt.LayerChart | N
         alt.Chart(source, height=420)
         .mark_rect(opacity=0.9, clip=True)
         .encode(
-            x=alt.X("t:Q", axis=clock("time", float(until.max())), scale=alt.Scale(nice=False)),
+            x=time_axis("t:Q", end_s or float(until.max())),
             x2="t2:Q",
             y=alt.Y("a:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=bytes_axis("address", top)),
             y2="a2:Q",
@@ -146,11 +164,9 @@ def address_map(result: Result, at_s: float | None = None) -> alt.LayerChart | N
             ],
         )
     )
-    line = (
-        alt.Chart(records(t=[at_s if at_s is not None else float(begin.min())]))
-        .mark_rule(color=GREY, strokeWidth=2, strokeDash=[4, 3])
-        .encode(x="t:Q")
-    )
+    if at_s is None:
+        return chart
+    line = alt.Chart(records(t=[at_s])).mark_rule(color=GREY, strokeWidth=2, strokeDash=[4, 3]).encode(x="t:Q")
     return alt.layer(chart, line)
 
 

@@ -1,42 +1,48 @@
-"""The panels of an engine's dashboard, from a simulated run."""
+"""What happens over time: the panels of an engine's dashboard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from kvsim.metrics import latencies
+from kvsim.report import data
+from kvsim.report.charts.latency import METRICS
+from kvsim.report.charts.style import log_scale, number_axis, records, seconds_axis, series, time_axis, to_the_end
+from kvsim.report.data import Series
 from kvsim.result import Result
 from kvsim.units import NS_PER_S
-from kvsim_app.charts.latency import METRICS
-from kvsim_app.charts.style import clock, log_scale, number_axis, records, seconds_axis, series
+
+Float = NDArray[np.float64]
 
 
-def rates(result: Result, bins: int = 120) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(edges in s, per second in each bin): prompt and generation tokens, arrivals, completions, preempted requests."""
+def rates(result: Result, bins: int = 120) -> Series:
+    """Per second in each bin: prompt and generation tokens, arrivals, completions."""
     requests = result.requests
     end = max(int(requests["last_token_ns"].max() or 0), int(requests["arrival_ns"].max() or 0))  # type: ignore[arg-type]
     edges = np.linspace(int(requests["arrival_ns"].min() or 0), max(end, 1), bins + 1)  # type: ignore[arg-type]
     width = (edges[1] - edges[0]) / NS_PER_S
     done = requests.filter(pl.col("status") == "completed")
 
-    def per_second(times: pl.Series, weights: pl.Series | None = None) -> np.ndarray:
-        counts, _ = np.histogram(times.to_numpy(), edges, weights=None if weights is None else weights.to_numpy())
-        return counts / width
+    def per_second(times: pl.Series) -> Float:
+        counts: Float = np.histogram(times.to_numpy(), edges)[0] / width
+        return counts
 
     steps = result.steps
 
     # a stride's tokens are spread evenly over its time: cumulative sums at the bins' edges, differenced
-    def spread(tokens: np.ndarray) -> np.ndarray:
+    def spread(tokens: Float) -> Float:
         if not steps.height:
             return np.zeros(bins)
         ends = steps["end_ns"].to_numpy().astype(float)
         order = np.argsort(ends, kind="stable")
         total = np.concatenate([[0.0], np.cumsum(tokens[order])])
-        return np.diff(np.interp(edges, np.concatenate([[float(edges[0])], ends[order]]), total)) / width
+        shares: Float = np.diff(np.interp(edges, np.concatenate([[float(edges[0])], ends[order]]), total)) / width
+        return shares
 
     found = {
         "prompt tokens": spread(steps["prefill_tokens"].to_numpy().astype(float)),
@@ -44,22 +50,41 @@ def rates(result: Result, bins: int = 120) -> tuple[np.ndarray, dict[str, np.nda
         "arrivals": per_second(requests["arrival_ns"]),
         "completions": per_second(done["last_token_ns"]),
     }
-    return edges / NS_PER_S, found
+    return Series(edges / NS_PER_S, found)
 
 
-def panel(time: np.ndarray, lines: Mapping[str, np.ndarray], title: str, unit: str = ",.3~g") -> alt.Chart:
-    """One panel of the dashboard: lines over bins of time."""
-    names = list(lines)
+def panel(shown: Series, names: Sequence[str], title: str, unit: str = ",.3~g") -> alt.Chart:
+    """One panel of the dashboard: some of a run's lines over bins of time."""
+    return lines({name: (shown.time, shown.values[name]) for name in names}, title, float(shown.time[-1]), unit)
+
+
+def load(runs: Mapping[str, Result], column: str, end_s: float) -> alt.Chart:
+    """Running or waiting requests of every run, up to `end_s`."""
+    loads = {name: data.load_over_time(result) for name, result in runs.items()}
+    found = {name: (load.time, load.values[column]) for name, load in loads.items() if load.values}
+    return lines(found, f"{column} requests", end_s, names=list(runs))
+
+
+def lines(
+    found: Mapping[str, tuple[Float, Float]],
+    title: str,
+    end_s: float,
+    unit: str = ",.3~g",
+    names: Sequence[str] = (),
+) -> alt.Chart:
+    """Lines over time up to `end_s`, each (edges of its bins in seconds, values); `names`: in the order of colours."""
+    names = names or list(found)
+    times = [edges for edges, _ in found.values()]
     source = records(
-        t=np.tile(time[:-1], len(names)),
-        run=np.repeat(names, len(time) - 1),
-        value=np.concatenate(list(lines.values())),
+        t=np.concatenate([np.zeros(0), *times]),
+        run=[name for name, (edges, _) in found.items() for _ in edges],
+        value=np.concatenate([np.zeros(0), *(to_the_end(values) for _, values in found.values())]),
     )
     return (
         alt.Chart(source, height=280)
         .mark_line(interpolate="step-after", strokeWidth=1.6)
         .encode(
-            x=alt.X("t:Q", axis=clock("time", float(time[-1])), scale=alt.Scale(nice=False)),
+            x=time_axis("t:Q", end_s),
             y=alt.Y(
                 "value:Q",
                 axis=alt.Axis(title=title, format="~%", tickCount=5) if unit.endswith("%") else number_axis(title),
@@ -96,7 +121,7 @@ def quantiles(result: Result, metric: str, bins: int = 60) -> alt.Chart | None:
         alt.Chart(source, height=280)
         .mark_line(strokeWidth=1.6)
         .encode(
-            x=alt.X("t:Q", axis=clock("time of arrival", float(stats["t"].max() or 1)), scale=alt.Scale(nice=False)),
+            x=time_axis("t:Q", float(stats["t"].max() or 1), "time of arrival"),  # type: ignore[arg-type]
             y=alt.Y("value:Q", axis=seconds_axis(METRICS[metric], found), scale=log_scale(found)),
             color=series(["p50", "p90", "p99"]),
             tooltip=["run:N", alt.Tooltip("value:Q", title="seconds", format=".4~g")],

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import altair as alt
 import numpy as np
 
-from kvsim_app.charts.style import BAD, HEIGHT, log_axis, log_scale, number_axis, records, seconds_axis, series
-from kvsim_app.load import Point
+from kvsim.report.charts.style import BAD, HEIGHT, log_axis, log_scale, number_axis, records, seconds_axis, series
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One rate that was simulated."""
+
+    run: str
+    rate: float
+    """requests/s"""
+    per_user: float
+    """output tokens/s that one user sees"""
+    per_gpu: float
+    """output tokens/s of one GPU"""
+    missed: str = ""
+    """which objectives, if any"""
 
 
 def curve(
-    points: Sequence[Point], metric: str, title: str, limit: float | None = None, knees: dict[str, float] | None = None
+    found: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    limit: float | None = None,
+    knees: Mapping[str, float] | None = None,
+    seconds: bool = True,
 ) -> alt.LayerChart:
-    """One metric against the rate, a line a policy, the objective as a dashed line, a mark where the rate is held."""
-    names = list(dict.fromkeys(point.policy for point in points))
-    known = [(p.policy, p.rate, getattr(p, metric)) for p in points if getattr(p, metric) is not None]
-    policy, rate, value = zip(*known, strict=True) if known else ((), (), ())
-    source = records(run=policy, rate=np.array(rate, float), value=np.array(value, float))
-    seconds = metric != "goodput"
-    heights = [*value, limit or 0.0]
+    """One metric against the rate, a line a run of (rate, value): the objective as a dashed line, a dotted one where a
+    run holds all of them. `seconds`: the metric is a time; else a rate."""
+    names = list(found)
+    rates = np.array([rate for points in found.values() for rate, _ in points], float)
+    values = np.array([value for points in found.values() for _, value in points], float)
+    source = records(run=[name for name, points in found.items() for _ in points], rate=rates, value=values)
+    heights = [*values.tolist(), limit or 0.0]
     y = alt.Y(
         "value:Q",
         axis=seconds_axis(title, heights) if seconds else number_axis(title),
@@ -30,7 +49,7 @@ def curve(
         alt.Chart(source, height=HEIGHT)
         .mark_line(point=True, strokeWidth=2)
         .encode(
-            x=alt.X("rate:Q", scale=log_scale(rate), axis=log_axis("requests a second", rate)),
+            x=alt.X("rate:Q", scale=log_scale(rates), axis=log_axis("requests a second", rates)),
             y=y,
             color=series(names),
             tooltip=[
@@ -54,16 +73,15 @@ def curve(
     return alt.layer(*layers)
 
 
-def pareto(points: Sequence[Point]) -> alt.Chart:
-    """Tokens a second of a GPU against those of a user, at rates that a replica keeps up with; a click on a point
-    selects it (`point`)."""
-    names = list(dict.fromkeys(point.policy for point in points))
-    known = [p for p in points if p.steady and p.per_user is not None and p.per_gpu is not None]
+def pareto(points: Sequence[Tried], names: Sequence[str] = ()) -> alt.Chart:
+    """Tokens a second of a GPU against those of a user, a line a run through its rates; a click on a point selects it
+    (`point`). `names`: all runs, in the order of their colours."""
     source = records(
-        run=[p.policy for p in known],
-        rate=np.array([p.rate for p in known], float),
-        user=np.array([p.per_user for p in known], float),
-        gpu=np.array([p.per_gpu for p in known], float),
+        run=[p.run for p in points],
+        rate=np.array([p.rate for p in points], float),
+        user=np.array([p.per_user for p in points], float),
+        gpu=np.array([p.per_gpu for p in points], float),
+        missed=[p.missed or "none" for p in points],
     )
     pick = alt.selection_point(name="point", fields=["run", "rate"], on="click")
     return (
@@ -76,13 +94,14 @@ def pareto(points: Sequence[Point]) -> alt.Chart:
                 scale=alt.Scale(zero=False),
             ),
             y=alt.Y("gpu:Q", axis=number_axis("output tokens/s of a GPU"), scale=alt.Scale(zero=True)),
-            color=series(names),
+            color=series(names or dict.fromkeys(p.run for p in points)),
             order="rate:Q",
             tooltip=[
                 "run:N",
                 alt.Tooltip("rate:Q", format=".3~g", title="requests/s"),
                 alt.Tooltip("user:Q", format=".3~g", title="tokens/s of a user"),
                 alt.Tooltip("gpu:Q", format=".4~g", title="tokens/s of a GPU"),
+                alt.Tooltip("missed:N", title="objectives missed"),
             ],
         )
         .add_params(pick)

@@ -8,16 +8,28 @@ import altair as alt
 import numpy as np
 
 from kvsim.report import data
+from kvsim.report.charts.style import (
+    BAD,
+    GREY,
+    HEIGHT,
+    log_axis,
+    log_scale,
+    records,
+    seconds_axis,
+    series,
+    share_axis,
+)
+from kvsim.report.palette import SERIES
 from kvsim.result import Result
-from kvsim_app.charts.style import BAD, HEIGHT, SERIES, log_axis, log_scale, records, seconds_axis, series, share_axis
 
 Runs = Mapping[str, Result]
 
 METRICS = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 
-def cdf(runs: Runs, metric: str) -> alt.Chart:
-    """Share of requests (ITL: of gaps) that took at most so long, on a logarithmic axis."""
+def cdf(runs: Runs, metric: str) -> alt.LayerChart | None:
+    """Share of requests (ITL: of gaps) that took at most so long, on a logarithmic axis; dots at the median and the
+    99th percentile. None where nothing took any time."""
     curves = {name: data.cdf(result, metric) for name, result in runs.items()}
     points = [
         (name, value, share)
@@ -25,21 +37,31 @@ def cdf(runs: Runs, metric: str) -> alt.Chart:
         for value, share in zip(curve.value, curve.share, strict=True)
         if value > 0
     ]
-    names, values, shares = zip(*points, strict=True) if points else ((), (), ())
+    if not points:
+        return None
+    names, values, shares = zip(*points, strict=True)
+    marked = [
+        (name, at, float(np.interp(share, curve.share, curve.value)), share)
+        for name, curve in curves.items()
+        for at, share in (("p50", 0.5), ("p99", 0.99))
+        if len(curve.value)
+    ]
+    who, at, place, share = zip(*[mark for mark in marked if mark[2] > 0], strict=True)
+    x = alt.X("value:Q", scale=log_scale(values), axis=seconds_axis(METRICS[metric], values))
+    y = alt.Y("share:Q", axis=share_axis("share at most"), scale=alt.Scale(domain=[0, 1]))
+    said = [
+        alt.Tooltip("run:N"),
+        alt.Tooltip("value:Q", title="seconds", format=".4~g"),
+        alt.Tooltip("share:Q", format=".1%"),
+    ]
     source = records(run=names, value=np.array(values, float), share=np.array(shares, float))
-    return (
-        alt.Chart(source, height=HEIGHT)
-        .mark_line(interpolate="step-after", strokeWidth=2)
-        .encode(
-            x=alt.X("value:Q", scale=log_scale(values), axis=seconds_axis(METRICS[metric], values)),
-            y=alt.Y("share:Q", axis=share_axis("share at most"), scale=alt.Scale(domain=[0, 1])),
-            color=series(runs),
-            tooltip=[
-                alt.Tooltip("run:N"),
-                alt.Tooltip("value:Q", title="seconds", format=".4~g"),
-                alt.Tooltip("share:Q", format=".1%"),
-            ],
-        )
+    lines = alt.Chart(source, height=HEIGHT).mark_line(interpolate="step-after", strokeWidth=2)
+    dots = alt.Chart(records(run=who, at=at, value=np.array(place), share=np.array(share))).mark_point(
+        filled=True, size=55, opacity=1
+    )
+    return alt.layer(
+        lines.encode(x=x, y=y, color=series(runs), tooltip=said),
+        dots.encode(x=x, y=y, color=series(runs), tooltip=[*said, "at:N"]),
     )
 
 
@@ -65,5 +87,5 @@ def changes(names: list[str], ratios: list[float], better: list[bool], before: s
         ),
         tooltip=["metric:N", alt.Tooltip("ratio:Q", format=".3~g", title="ratio")],
     )
-    rule = alt.Chart(records(x=[1.0])).mark_rule(strokeDash=[3, 3], opacity=0.6, color="#8A8F98").encode(x="x:Q")
+    rule = alt.Chart(records(x=[1.0])).mark_rule(strokeDash=[3, 3], opacity=0.6, color=GREY).encode(x="x:Q")
     return alt.layer(bars, rule)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks, percent_ticks
+from kvsim.report.axes import clock_ticks, linear_ticks, log_ticks
 from kvsim.report.palette import MEMORY, SERIES
 
 Float = NDArray[np.float64]
@@ -19,6 +19,8 @@ Float = NDArray[np.float64]
 HEIGHT = 360
 GREY = "#8A8F98"
 BAD = "#D55E00"
+FREE = f"{GREY}40"
+"""what nobody holds: a shade of what is behind it, on light and dark"""
 
 
 def series(names: Iterable[str], title: str | None = None) -> alt.Color:
@@ -36,7 +38,7 @@ def categories(names: Sequence[str] = tuple(MEMORY), field: str = "category") ->
     """Colour of memory categories."""
     return alt.Color(
         f"{field}:N",
-        scale=alt.Scale(domain=list(names), range=[MEMORY[n].colour for n in names]),
+        scale=alt.Scale(domain=list(names), range=[FREE if n == "free" else MEMORY[n].colour for n in names]),
         sort=list(names),
         legend=alt.Legend(title=None, orient="top"),
     )
@@ -54,12 +56,22 @@ def palette(names: Sequence[str], field: str, title: str | None = None, columns:
 
 def clock(title: str, high_s: float) -> alt.Axis:
     """An axis of time since the start, with labels at round minutes and hours."""
-    return alt.Axis(title=title, labelExpr=duration(60), values=[at for at, _ in clock_ticks(high_s, 9)])
+    return alt.Axis(title=title, labelExpr=duration(60), values=clock_ticks(high_s, 9))
+
+
+def time_axis(field: str, end_s: float, title: str = "time", start_s: float = 0.0) -> alt.X:
+    """Time since the start across, from `start_s` to `end_s`."""
+    return alt.X(field, axis=clock(title, end_s), scale=alt.Scale(domain=[start_s, end_s], nice=False))
+
+
+def to_the_end(values: Float) -> Float:
+    """Values of bins at the bins' edges, one more: a line of steps is drawn to the end of the last bin."""
+    return np.append(values, values[-1:])
 
 
 def share_axis(title: str) -> alt.Axis:
     """An axis of shares from 0 to all, in quarters."""
-    return alt.Axis(title=title, format="%", values=[share for share, _ in percent_ticks()])
+    return alt.Axis(title=title, format="%", values=[0, 0.25, 0.5, 0.75, 1])
 
 
 def zoomed_clock(title: str) -> alt.Axis:
@@ -71,7 +83,7 @@ def seconds_axis(title: str, values: Float | Sequence[float] = ()) -> alt.Axis:
     """An axis of seconds, written as a person would: 20 ms, 1.5 s, 3 min. With `values`: of their `log_scale`, whose
     labels stay round in seconds (1,000 s)."""
     if len(values):
-        ticks = [tick for tick, _ in log_ticks(*_span(values))]
+        ticks = log_ticks(*_span(values))
         return alt.Axis(title=title, labelExpr=duration(86_400), labelOverlap="greedy", values=ticks)
     return alt.Axis(title=title, labelExpr=duration(120), labelOverlap="greedy", tickCount=6)
 
@@ -83,7 +95,7 @@ def number_axis(title: str, unit: str = "", **more: Any) -> alt.Axis:
 
 def log_axis(title: str, values: Float | Sequence[float]) -> alt.Axis:
     """An axis of plain numbers for their `log_scale`, labelled at 1, 2 and 5 as far as there is room."""
-    return number_axis(title, values=[tick for tick, _ in log_ticks(*_span(values))], labelOverlap="greedy")
+    return number_axis(title, values=log_ticks(*_span(values)), labelOverlap="greedy")
 
 
 def log_scale(values: Float | Sequence[float]) -> alt.Scale:
@@ -106,7 +118,7 @@ def bytes_axis(title: str, high: float, log_from: float = 0.0) -> alt.Axis:
         values = [2.0**i for i in range(0, 60, 4) if log_from / 1.1 <= 2.0**i <= high * 1.1]
     else:
         unit = 2.0 ** (10 * max(0, min(3, int(math.log2(max(high, 1.0)) // 10))))
-        values = [tick * unit for tick, _ in linear_ticks(high / unit, 8)]
+        values = [tick * unit for tick in linear_ticks(high / unit, 8)]
     return alt.Axis(title=title, labelExpr=BYTES, values=values)
 
 
