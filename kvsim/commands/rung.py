@@ -30,7 +30,7 @@ Budget = Annotated[
     str, typer.Option("--budget", metavar="TIME", help="Time to measure for", rich_help_panel=_HERE)
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write the Results DIR/predicted and DIR/measured, for "
+    Path | None, typer.Option("--out", metavar="DIR", help="Write the Results DIR/predicted-1, DIR/measured-1 …, for "
                               "`kvsim compare`", rich_help_panel=_HERE)
 ]  # fmt: skip
 Threads = Annotated[

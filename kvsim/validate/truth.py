@@ -29,7 +29,7 @@ class Asked:
     threads: int | None = None
     """of the CPU; None: one a core"""
     out: Path | None = None
-    """folder for the Results of a served trace: `predicted` and `measured`"""
+    """folder for the Results of a served trace: `predicted-1`, `measured-1` …"""
 
 
 class Truth(Protocol):

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from kvsim_calibration.engine import rungs
-from kvsim_calibration.engine.setup import Options, build
+from kvsim_calibration.engine.constants import Timed, centred
+from kvsim_calibration.engine.setup import Options, build, serve
 from kvsim_calibration.engine.steps import Step, fill, time_step
 from kvsim_calibration.generation import Generation, measure, path_beside
 
@@ -77,14 +78,17 @@ def test_validate_step_times_every_case_that_fits(tiny, monkeypatch):
 
 def test_validate_serving_predicts_and_serves_the_same_requests(tiny, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(rungs, "REQUESTS", (6, 6))
-    monkeypatch.setattr(rungs, "FITTED", (Step((40, 50)), Step((), ((30, 0),))))
     code, text = run(capsys, "validate", "serving", "--engine", "reference", "--profile", str(CPU), "--model", tiny,
                      "--threads", "1", "--budget", "1s", "--out", str(tmp_path / "both"), "--json")  # fmt: skip
     found = json.loads(text)
-    predicted, measured = (Result.load(tmp_path / "both" / name) for name in ("predicted", "measured"))
-    assert (predicted.requests["prompt_tokens"] == measured.requests["prompt_tokens"]).all()
-    assert predicted.summary["latency_s"]["ttft"]["mean"] == found["rows"][0]["predicted"]
-    assert measured.summary["latency_s"]["ttft"]["mean"] == found["rows"][0]["true"]
+    predicted, measured = ([Result.load(tmp_path / "both" / f"{name}-{piece + 1}") for piece in range(rungs.PIECES)]
+                           for name in ("predicted", "measured"))  # fmt: skip
+    for ours, theirs in zip(predicted, measured, strict=True):
+        assert (ours.requests["prompt_tokens"] == theirs.requests["prompt_tokens"]).all()
+    assert predicted[0].requests["prompt_tokens"].to_list() != predicted[1].requests["prompt_tokens"].to_list()
+    for side, results in (("predicted", predicted), ("true", measured)):
+        means = [result.summary["latency_s"]["ttft"]["mean"] for result in results]
+        assert sum(means) / len(means) == pytest.approx(found["rows"][0][side])
     assert [row["metric"] for row in found["rows"]] == ["ttft", "tpot", "output_tokens_per_s"]
     assert all(row["true"] > 0 and row["predicted"] > 0 for row in found["rows"])
     assert code == bool(found["missed"])
@@ -113,13 +117,35 @@ def test_what_cannot_be_run_is_said_in_words(capsys, words, complaint):
     assert complaint in " ".join(text.split())
 
 
+def test_steps_of_traffic_are_heard_as_they_are_recorded(tiny):
+    ground, steps = rungs.Ground.of(Asked("cpu", CPU, tiny, 0.0, 1)), rungs.Steps()
+    result = serve(ground.options(16_384, "paged-prefix"), rungs.traffic(6, rate=1e9), "here", watch=steps)
+    shapes = [step.shape() for step in steps.seen]
+    for column, heard in (("decode", [shape.decode for shape in shapes]),
+                          ("attended", [sum(shape.attended) for shape in shapes]),
+                          ("prefill_tokens", [sum(tokens for tokens, _ in shape.chunks) for shape in shapes])):
+        assert result.steps[column].to_list() == heard and any(heard)
+    timed = steps.timed(result)
+    assert [one.ns for one in timed] == (result.steps["end_ns"] - result.steps["start_ns"]).to_list()
+
+
 def test_constants_of_an_engine_are_found_again(tiny):
     ground = rungs.Ground.of(Asked("cpu", CPU, tiny, 0.0, 1))
     host = HostOverhead(2e6, 3e4, 5e5, prompt_factor=1.25)
     truth = CostModel(ground.cost.geometry, ground.device, host)
-    found = ground.fitted({step: truth.step(step.shape()) for step in rungs.FITTED}).cost
+    found = ground.fitted(Timed((step,), truth.step(step.shape())) for step in rungs.FITTED).cost
     for step in rungs.TRIED:
         assert found.step(step.shape()) == pytest.approx(truth.step(step.shape()), rel=1e-3)
+
+
+def test_disturbed_steps_count_as_the_time_they_took(tiny):
+    """Half of the steps take half as long again: the fit believes the fast ones, the centred one has their sum."""
+    ground = rungs.Ground.of(Asked("cpu", CPU, tiny, 0.0, 1))
+    timed = [Timed((step,), ground.cost.step(step.shape()) * slow) for step in rungs.FITTED for slow in (1.0, 1.5)]
+    found = ground.fitted(timed, own_kernels=True).cost
+    total = sum(one.ns for one in timed)
+    assert sum(found.step(one.steps[0].shape()) for one in timed) < 0.97 * total
+    assert sum(centred(found, timed).step(one.steps[0].shape()) for one in timed) == pytest.approx(total, rel=1e-6)
 
 
 def made(cached: list[float], uncached: list[float]) -> Generation:

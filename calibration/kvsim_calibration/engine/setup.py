@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from kvsim.model import ModelSpec, load_model
 from kvsim.precision import kv_bytes
 from kvsim.record import Recorder
 from kvsim.result import Result
-from kvsim.sched.base import Limits
+from kvsim.sched.base import Limits, Plan
 from kvsim.trace import Trace
 from kvsim_calibration.engine.blocks import BlockPool
 from kvsim_calibration.engine.caches import Cache, Contiguous, Paged, Uncached
@@ -114,11 +114,15 @@ def _paged(device: str) -> type[Paged]:
     return KernelPaged
 
 
-def serve(options: Options, trace: Trace, device_id: str, progress: Progress | None = None) -> Result:
-    """Run `trace` in real time → what was measured. `device_id` names the machine in the Result."""
+def serve(
+    options: Options, trace: Trace, device_id: str, progress: Progress | None = None,
+    watch: Callable[[Plan], None] | None = None,
+) -> Result:
+    """Run `trace` in real time → what was measured. `device_id` names the machine in the Result; `watch` sees every
+    plan."""
     engine = build(options)
     warm_up(engine, options)
-    recorder = engine.run(trace, options.seed, progress)
+    recorder = engine.run(trace, options.seed, progress, watch)
     return result(engine, options, trace, recorder, device_id)
 
 
