@@ -10,7 +10,7 @@ from kvsim.report.capacity import demands, span, verdict
 from kvsim.report.charts import load
 from kvsim.report.charts.load import Tried
 from kvsim.report.files import write_text
-from kvsim.report.page import card, document, series_key
+from kvsim.report.page import card, document, metric_name, series_key
 from kvsim.report.palette import TIERS
 from kvsim.scenario import Scenario
 from kvsim.units import format_count
@@ -81,6 +81,7 @@ def _charts(answer: Answer) -> str:
         found = {c.label: [(p.rate, v) for p in c.curve if (v := p.values.get(name))] for c in answer.candidates}
         if any(found.values()):
             knees = {c.label: c.rate_per_replica for c in answer.candidates if c.rate_per_replica}
+            title = metric_name(name)
             hint = "Dashed: the limit. Dotted: the rate that a replica holds."
-            cards.append(card(name, load.curve(found, name, objective.limit_s, knees), hint, _TALL))
+            cards.append(card(title, load.curve(found, title, objective.limit_s, knees), hint, _TALL))
     return f'<section><h2>Load curves</h2>{series_key(names)}<div class="grid">{"".join(cards)}</div></section>'

@@ -15,7 +15,7 @@ from kvsim.report.columns import SHARES, SPEED, WORK, Column
 from kvsim.report.data import end_of
 from kvsim.report.files import write_text
 from kvsim.report.palette import MEMORY, SERIES, trust
-from kvsim.report.svg import WIDTH, Chart, svg
+from kvsim.report.svg import FULL, WIDTH, Chart, svg
 from kvsim.report.terminal import brief, latency_name, span, trace_name
 from kvsim.result import Result
 from kvsim.units import format_bytes, format_count
@@ -84,11 +84,11 @@ def _intervals(runs: Runs) -> str:
         texts = [span((interval or {}).get(k), format_count if k.endswith("_s") else brief) for k in keys]
         cells = "".join(f'<td class="range">{text}</td>' for text in texts)
         rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
-    head = "".join(f"<th>{escape(_metric(key))}</th>" for key in keys)
+    head = "".join(f"<th>{escape(metric_name(key))}</th>" for key in keys)
     return _wide(f"<table><tr><th>90 % interval</th>{head}</tr>{''.join(rows)}</table>")
 
 
-def _metric(key: str) -> str:
+def metric_name(key: str) -> str:
     """`ttft_p50` → `TTFT p50`."""
     name, _, at = key.rpartition("_")
     return f"{latency_name(name)} {at}" if at.startswith("p") and at[1:].isdigit() else "output tokens/s"
@@ -104,7 +104,7 @@ def _latency(runs: Runs) -> str:
 def _memory(runs: Runs) -> str:
     end = end_of(runs)
     drawn = {name: memory.over_time(result, end) for name, result in runs.items()}
-    cards = [card(name, chart, height=_LOW) for name, chart in drawn.items() if chart is not None]
+    cards = _each(drawn)
     shares = [_wide(_table(runs, SHARES)), _key({name: f"{name}: {kind.help}" for name, kind in MEMORY.items()})]
     plan = _plan(next(iter(runs.values())))
     if not cards:
@@ -120,14 +120,14 @@ def _plan(result: Result) -> str:
     name = str((result.run.get("provenance") or {}).get("device") or "GPU")
     parts = memory.parts(plan)
     words = {f"s{number}": f"{part} {format_bytes(size)}" for number, (part, size) in enumerate(parts.items())}
-    drawn = svg(memory.plan({name: plan}), "the bytes of one GPU", 34, width=2 * WIDTH)
+    drawn = svg(memory.plan({name: plan}), "the bytes of one GPU", 34, FULL)
     return f'<figure class="card wide"><h3>One GPU</h3>{_key(words)}{drawn}</figure>'
 
 
 def _map(runs: Runs) -> str:
     end = end_of(runs)
     drawn = {name: memory.address_map(result, end_s=end) for name, result in runs.items()}
-    cards = [card(name, chart, height=_LOW) for name, chart in drawn.items() if chart is not None]
+    cards = _each(drawn)
     hint = (
         "Addresses of the first replica's pool over time. A request keeps its colour (colours repeat); "
         "grey are idle prefix blocks, blank bytes are nobody's."
@@ -179,10 +179,16 @@ def _grid(cards: list[str]) -> str:
     return f'<div class="grid">{"".join(cards)}</div>'
 
 
-def card(title: str, chart: Chart, hint: str = "", height: int | None = None) -> str:
-    """A chart under its title; what it is and says is in `hint`."""
+def card(title: str, chart: Chart, hint: str = "", height: int | None = None, width: int = WIDTH) -> str:
+    """A chart under its title; what it is and says is in `hint`. One that has a row for itself is FULL wide."""
     text = f'<p class="hint">{escape(hint)}</p>' if hint else ""
-    return f'<figure class="card"><h3>{escape(title)}</h3>{text}{svg(chart, title, height)}</figure>'
+    return f'<figure class="card"><h3>{escape(title)}</h3>{text}{svg(chart, title, height, width)}</figure>'
+
+
+def _each(drawn: Mapping[str, Chart | None]) -> list[str]:
+    """A card a run, of those that have something to draw."""
+    found = {name: chart for name, chart in drawn.items() if chart is not None}
+    return [card(name, chart, height=_LOW, width=WIDTH if len(found) > 1 else FULL) for name, chart in found.items()]
 
 
 def _policies(runs: Runs) -> str:

@@ -14,7 +14,8 @@ import vl_convert
 from kvsim.report.charts.style import FREE, GREY
 from kvsim.report.palette import SERIES
 
-WIDTH = 540
+WIDTH, FULL = 540, 1090
+"""of a chart, in pixels: two in a row, and one"""
 Chart: TypeAlias = alt.Chart | alt.LayerChart
 
 COLOURS = {colour.lower(): f"var(--s{number})" for number, colour in enumerate(SERIES)}
@@ -24,7 +25,7 @@ LOOK: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "gridColor": "var(--grid)", "domain": False,
              "domainColor": "var(--rule)", "ticks": False, "labelFontSize": 12, "titleFontSize": 12,
-             "titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 6},
+             "titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 6, "labelFlush": False},
     "axisX": {"domain": True},
 }  # fmt: skip
 _DROPPED = ("class", "role", "aria-label", "aria-roledescription", "aria-hidden", "pointer-events", "font-family",

@@ -8,6 +8,7 @@ import polars as pl
 
 from kvsim.report.charts.sweep import scatter
 from kvsim.report.page import card, document
+from kvsim.report.svg import FULL
 from kvsim.report.swept import SHOWN, axes, best_rows, number, text
 
 ROWS = 200
@@ -41,5 +42,5 @@ def _scatter(rows: pl.DataFrame, varied: list[str]) -> str:
         return ""
     said = [", ".join(f"{name} {text(row[name])}" for name in varied) for row in points.to_dicts()]
     chart = scatter(points["ttft_p99"].to_list(), points["output_tokens_per_s"].to_list(), said)
-    drawn = card("Output tokens a second against TTFT p99", chart, "A dot a run: hover to see which.", 300)
-    return f'<section><div class="grid">{drawn}</div></section>'
+    drawn = card("Output tokens a second against TTFT p99", chart, "A dot a run: hover to see which.", 300, FULL)
+    return f"<section><h2>All runs</h2>{drawn}</section>"

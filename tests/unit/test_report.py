@@ -20,6 +20,7 @@ from kvsim.metrics import latencies, memory_means, span_ns
 from kvsim.report import axes, data
 from kvsim.report.charts import latency, load, memory
 from kvsim.report.charts.load import Tried
+from kvsim.report.charts.style import IDLE
 from kvsim.report.charts.sweep import scatter
 from kvsim.report.page import page, write_page
 from kvsim.report.side_by_side import side_by_side
@@ -76,8 +77,8 @@ def test_memory_map_draws_every_piece_and_nothing_outside() -> None:
     assert (found.begin.tolist(), found.until.tolist()) == ([0, 0, 1], [1, 1, 2])
     drawn = memory.address_map(result, end_s=2.0)
     assert drawn is not None
-    fills = re.findall(r'fill="(var\(--(?:s\d|soft)\))" opacity', svg(drawn, "map"))
-    assert sorted(fills) == ["var(--s3)", "var(--s4)", "var(--soft)"], "a path a colour; grey is idle"
+    fills = re.findall(r'fill="([^"]+)" opacity', svg(drawn, "map"))
+    assert sorted(fills) == [IDLE, "var(--s3)", "var(--s4)"], "a path a colour"
 
 
 @pytest.mark.parametrize("high", [0.3, 1.0, 7.0, 59.0, 333.0, 1e4])

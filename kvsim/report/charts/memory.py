@@ -13,6 +13,7 @@ from kvsim.report import data
 from kvsim.report.charts.style import (
     GREY,
     HEIGHT,
+    IDLE,
     bytes_axis,
     categories,
     palette,
@@ -244,5 +245,5 @@ def _owner_scale() -> alt.Color:
     return alt.Color(
         "colour:N",
         legend=None,
-        scale=alt.Scale(domain=domain, range=[*SERIES[:_CYCLE], GREY, "rgba(138,143,152,0.08)"]),
+        scale=alt.Scale(domain=domain, range=[*SERIES[:_CYCLE], IDLE, "rgba(138,143,152,0.08)"]),
     )

@@ -21,6 +21,8 @@ GREY = "#8A8F98"
 BAD = "#D55E00"
 FREE = f"{GREY}40"
 """what nobody holds: a shade of what is behind it, on light and dark"""
+IDLE = f"{GREY}80"
+"""what is kept for whoever may come"""
 
 
 def series(names: Iterable[str], title: str | None = None) -> alt.Color:
