@@ -132,7 +132,8 @@ def plan(
     while len(short) < len(whole) and (close := _close(found, len(whole))):
         tasks = [Search(scenarios[number], WHOLE, _begin(found[number])) for number in close]
         for place, answer in search(tasks):
-            found[close[place]] = sized(close[place], answer, whole)
+            number = close[place]
+            found[number] = sized(number, answer, whole).with_curve(firsts[number].curve)
     candidates = [*found, *unfit]
     best, by = choose(candidates)
     if best is not None and scenario.interval:

@@ -35,7 +35,7 @@ class Candidate:
     requests: int = 0
     """that judged it, at every rate"""
     curve: tuple[Point, ...] = ()
-    """every rate that was simulated, in order"""
+    """every rate that was simulated, in order; those that only a first search looked at are judged by its requests"""
     price_per_gpu_hour: float | None = None
     power_watts: float | None = None
     """of one GPU at its board's limit"""
@@ -87,6 +87,11 @@ class Candidate:
         if None not in costs:
             interval["cost_per_million_output_tokens"] = [float(c or 0) for c in costs]
         return replace(self, interval=interval)
+
+    def with_curve(self, points: Iterable[Point]) -> Candidate:
+        """With those of these points whose rates its own curve lacks."""
+        every = {point.index: point for point in (*points, *self.curve)}
+        return replace(self, curve=tuple(every[index] for index in sorted(every)))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -231,6 +231,8 @@ def test_of_many_requests_only_the_close_candidates_are_judged_by_all() -> None:
     assert judged["1 × l4 paged"] == 1000 and any("1,000 requests only" in note for note in answer.notes)
     low, high = answer.answer.interval["rate_per_replica"]
     assert low <= answer.answer.rate_per_replica <= high and low < high
+    places = [point.index for point in answer.answer.curve]
+    assert places == sorted(set(places)) and max(places) - min(places) >= 8  # with the rates that the first search saw
     alone = plan(BASE, Objectives.parse("ttft_p90=300ms"), devices=["h100-sxm"], tps=[1], requests=3000,
                  policies=[answer.answer.policy], trace=trace).answer
     assert alone.rate_per_replica == answer.answer.rate_per_replica  # who else was asked about changes nothing
