@@ -187,6 +187,12 @@ def test_points_say_what_they_are() -> None:
     assert "run: tp 2" in svg(scatter([0.1, 0.2], [100.0, 150.0], ["tp 1", "tp 2"]), "sweep")
 
 
+def test_one_module_writes_svg() -> None:
+    """Charts are functions that return Altair, for the app too; nothing draws beside them."""
+    sources = {file.name: file.read_text(encoding="utf-8") for file in Path(axes.__file__).parent.rglob("*.py")}
+    assert [name for name, text in sources.items() if "<svg " in text or "<path" in text] == ["svg.py"]
+
+
 def test_only_a_page_needs_the_chart_library() -> None:
     asked = ["--trace", "sample", "--limit", "3", "--model", "llama-3.1-8b", "--device", "h100-sxm", "--policy",
              "paged", "--no-interval", "--json"]  # fmt: skip
