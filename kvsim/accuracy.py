@@ -18,12 +18,21 @@ from kvsim.errors import InputError
 Row = dict[str, Any]
 _UNQUANTIZED = ("auto", "bf16", "fp16", "fp32")
 
+FORMATS = {
+    "fp8": "e4m3 with one scale, as servers store it",
+    "fp8-head": "a scale for each token and head",
+    "int8": "the same",
+    "int4": "scale and zero for 32 channels",
+    "-basis": "keys in a basis fitted to the model, as no server stores them",
+}
+"""what a precision of the table stores; the last entry is for names that end so"""
+
 
 @cache
 def accuracy_table() -> dict[str, Any]:
     """The shipped measurement: `model`, `weights`, `text`, `prompt_tokens`, `decoded_tokens`, … say on what,
-    `results` is a row a policy (keys: kvsim_calibration.accuracy.summary), the full bf16 cache first, `published` what
-    others report for other models.
+    `results` is a row a policy (keys: kvsim_calibration.accuracy.summary), the full bf16 cache first, `streams` a row a
+    text, context and window, `published` what others report for other models.
     """
     data = files("kvsim").joinpath("data")
     measured = json.loads(data.joinpath("accuracy.json").read_text(encoding="utf-8"))
@@ -39,6 +48,22 @@ def lossy(policy: Mapping[str, Any]) -> bool:
 def measured(policy: Mapping[str, Any]) -> list[Row]:
     """The table's rows with the retention and precision of a policy, at whatever budgets; [] where there is none."""
     return [row for row in accuracy_table()["results"] if _kind(row) == _kind(policy)]
+
+
+def in_basis(policy: Mapping[str, Any]) -> Row | None:
+    """The row of the policy's precision with keys in a fitted basis (FORMATS); None where there is none, or the policy
+    drops tokens."""
+    if _retention(policy["retention"]) != "full":
+        return None
+    family = f"{policy['precision']}-"
+    return next((row for row in accuracy_table()["results"] if row["retention"] == "full"
+                 and row["precision"].startswith(family) and row["precision"].endswith("-basis")), None)  # fmt: skip
+
+
+def streams(policy: Mapping[str, Any]) -> list[Row]:
+    """What a policy's windows did to the longest streams that were measured, a row a text; [] for others."""
+    rows = [row for row in accuracy_table()["streams"] if _kind(row) == _kind(policy)]
+    return [row for row in rows if row["context"] == max(row["context"] for row in rows)]
 
 
 def _kind(policy: Mapping[str, Any]) -> tuple[str, str]:

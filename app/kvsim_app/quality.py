@@ -6,11 +6,12 @@ It was made on one small model (docs/accuracy.md) and is no promise for another:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.accuracy import accuracy_table, lossy, measured
+from kvsim.accuracy import FORMATS, accuracy_table, in_basis, lossy, measured, streams
+from kvsim.cache.policies import POLICIES
 from kvsim.report.quality import change, interval, label
 from kvsim.result import Result
 
@@ -66,14 +67,31 @@ def of_kind(*kinds: str) -> list[Quality]:
     ]
 
 
-def source() -> str:
-    """On what it was measured, as a sentence."""
+def kinds(policies: Iterable[Policy]) -> list[str]:
+    """Precisions and retentions of policies, as `source` takes them."""
+    return [kind for policy in policies for kind in (policy["precision"], _kind(policy["retention"]))]
+
+
+def source(*kinds: str) -> str:
+    """On what it was measured, as sentences. Of these kinds, precisions that were also measured with keys in a fitted
+    basis say which is which, and windows what they cost a longer stream."""
     table = accuracy_table()
     tokens = table["prompt_tokens"] + table["decoded_tokens"]
-    return (
+    said = [
         f"Measured on {table['model']} with {table['chunks']} texts of {tokens:,} tokens; bars are 95 % intervals. "
         "No promise for another model or a longer context."
-    )
+    ]
+    for kind in dict.fromkeys(kinds):
+        if row := in_basis({"precision": kind, "retention": "full"}):
+            said.append(f"{kind}: {FORMATS[kind]}. With {FORMATS['-basis']}, it was {_said(row)}.")
+        if kind == "streaming" and (rows := streams(POLICIES.get(kind).facts())):
+            each = ", ".join(f"{_said(row)} on {row['text']}" for row in rows)
+            said.append(f"Streams of {rows[0]['context']:,} tokens through a window of {rows[0]['budget']:,}: {each}.")
+    return " ".join(said)
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    return f"{change(row['perplexity_change'])} {interval(row)}"
 
 
 def _quality(run: str, row: Mapping[str, Any]) -> Quality:
@@ -86,10 +104,10 @@ def _quality(run: str, row: Mapping[str, Any]) -> Quality:
 
 
 def _kind(retention: str) -> str:
-    name, _, values = retention.partition(":")
+    name = re.split(r"\W", retention)[0].lower()  # "window:sinks=4,…" and "Window(sinks=4, …)"
     if name == "window":
-        return "streaming" if "sinks=0" not in values else "window"
-    return {"heavy_hitter": "h2o"}.get(name, name)
+        return "streaming" if "sinks=0" not in retention else "window"
+    return {"heavy_hitter": "h2o", "heavyhitter": "h2o"}.get(name, name)
 
 
 def _budget(policy: Policy) -> int | None:

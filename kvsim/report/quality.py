@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.accuracy import accuracy_table, lossy, measured
+from kvsim.accuracy import FORMATS, accuracy_table, in_basis, lossy, measured, streams
 from kvsim.result import Result
 
 Row = Mapping[str, Any]
+_STREAMS = (
+    "Streams are read through the window from their first token on; perplexity is of their last quarter, beside the "
+    "full cache's there.\n"
+)
 
 
 def table(document: Mapping[str, Any]) -> RenderableType:
@@ -35,28 +39,36 @@ def table(document: Mapping[str, Any]) -> RenderableType:
             f"{needle['found']}/{needle['asked']}",
         )
     context = document["prompt_tokens"] + document["decoded_tokens"]
+    stored = {row["precision"] for row in document["results"]}
+    formats = [f"{name}: {said}" for name, said in FORMATS.items() if any(one.endswith(name) for one in stored)]
     said = (
         f"{document['model']} ({document['weights']})\n"
         f"{document['chunks']} texts of {document['prompt_tokens']:,} + {document['decoded_tokens']:,} tokens: "
         f"{document['text']}\n"
+        f"{'; '.join(formats)}.\n"
+        f"{_STREAMS if document['streams'] else ''}"
         f"Cache: mean bytes held ÷ those of the full bf16 cache, up to {context:,} tokens. "
         "Measured on this model and text: no promise for others."
     )
-    return Group(lines, *_by_context(document), Text(said, style="dim"))
+    return Group(lines, *_streams(document), Text(said, style="dim"))
 
 
-def _by_context(document: Mapping[str, Any]) -> list[RenderableType]:
-    """Whether the length of the context matters: perplexity of windows of a quarter of it."""
-    rows = document.get("by_context", [])
+def _streams(document: Mapping[str, Any]) -> list[RenderableType]:
+    """Windows on streams: how much the length of the context matters."""
+    rows = document["streams"]
     if not rows:
         return []
     lines = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    lines.add_column("A quarter kept", style="bold", no_wrap=True)
-    for header in ("window", "95 %", "with 4 sinks", "95 %"):
-        lines.add_column(header, justify="right", no_wrap=True)
+    lines.add_column("Streams, a quarter kept", style="bold", vertical="bottom", no_wrap=True)
+    for header in ("texts", "without\nsinks", "95 %", "with\n4 sinks", "95 %"):
+        lines.add_column(header, justify="right", vertical="bottom", no_wrap=True)
+    named = None
     for plain, sinks in zip(rows[::2], rows[1::2], strict=True):
+        if plain["text"] != named:
+            named = plain["text"]
+            lines.add_row(named)
         cells = [cell for row in (plain, sinks) for cell in (change(row["perplexity_change"]), interval(row))]
-        lines.add_row(f"{plain['budget']:,} of {plain['context']:,}", *cells)
+        lines.add_row(f"  {plain['budget']:,} of {plain['context']:,}", str(plain["texts"]), *cells)
     return [Text(), lines, Text()]
 
 
@@ -90,14 +102,15 @@ def beside(runs: Mapping[str, Result]) -> RenderableType | None:
     lines.add_column("Quality", style="bold", min_width=min(16, max(map(len, runs))), vertical="top")
     lines.add_column("perplexity, as measured on another model", vertical="top")
     for name, policy in changing.items():
-        lines.add_row(name, _said(measured(policy), document))
+        lines.add_row(name, _said(policy, document))
     context = document["prompt_tokens"] + document["decoded_tokens"]
     note = (f"Measured on {document['model']} with texts of {context:,} tokens, [95 % interval]: no promise for your "
             "model. More: kvsim list policies --accuracy, kvsim accuracy.")  # fmt: skip
     return Group(lines, Text(note, style="dim"))
 
 
-def _said(rows: Sequence[Row], document: Mapping[str, Any]) -> str:
+def _said(policy: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    rows = measured(policy)
     if not rows:
         return "not measured"
     context = document["prompt_tokens"] + document["decoded_tokens"]
@@ -105,6 +118,12 @@ def _said(rows: Sequence[Row], document: Mapping[str, Any]) -> str:
     for row in rows:
         at = f" keeping {row['budget']:,} of {context:,} tokens" if row["budget"] else ""
         parts.append(f"{change(row['perplexity_change'])} {interval(row)}{at}")
+    if basis := in_basis(policy):
+        parts[0] += f" {FORMATS[policy['precision']]}"
+        parts.append(f"{change(basis['perplexity_change'])} {interval(basis)} {FORMATS['-basis']}")
+    for row in streams(policy):
+        at = f"{row['budget']:,} of {row['context']:,} tokens of a stream ({row['text']})"
+        parts.append(f"{change(row['perplexity_change'])} {interval(row)} keeping {at}")
     return "\n".join(parts)
 
 

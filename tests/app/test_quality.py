@@ -11,6 +11,7 @@ from kvsim_app.charts.quality import perplexity
 
 from kvsim.accuracy import accuracy_table
 from kvsim.cache.policies import POLICIES
+from kvsim.report.quality import change
 
 
 def test_a_policy_is_quoted_at_its_own_budget() -> None:
@@ -27,6 +28,17 @@ def test_kinds_are_precisions_of_a_full_cache_or_retentions_of_a_16_bit_one() ->
     assert [row.label for row in quality.of_kind("fp8", "int8", "int4")] == ["fp8", "int8", "int4"]
     assert [row.label for row in quality.of_kind("streaming")] == ["4 sinks + 1020", "4 sinks + 508", "4 sinks + 252"]
     assert quality.of_kind("bf16") == []
+
+
+def test_a_caption_says_which_fp8_it_is_and_what_a_stream_costs() -> None:
+    rows = {row["policy"]: row for row in accuracy_table()["results"]}
+    plain, said = quality.source("int8"), quality.source("fp8", "int8")
+    assert "basis" not in plain and said.startswith(plain)
+    assert "as servers store it" in said and change(rows["fp8-head-basis"]["perplexity_change"]) in said
+    policies = [POLICIES.get(name).facts() for name in ("streaming", "paged-fp8")]
+    assert quality.kinds(policies) == ["auto", "streaming", "fp8", "full"]
+    streams = [row for row in accuracy_table()["streams"] if "sinks=4" in row["retention"] and row["context"] == 8192]
+    assert streams and all(change(row["perplexity_change"]) in quality.source("streaming") for row in streams)
 
 
 def test_the_chart_draws_every_interval_and_names_the_model() -> None:

@@ -60,7 +60,7 @@ def page() -> None:
             f"engine's rules; the pool is known to ± {format_bytes(plan.spread)} (90 %)."
         )
         for cost in quality.of_kind(kv):
-            st.caption(f"A cache in {kv} changes answers: perplexity **{cost.text}**. {quality.source()}")
+            st.caption(f"A cache in {kv} changes answers: perplexity **{cost.text}**. {quality.source(kv)}")
     columns = st.columns(4)
     columns[0].metric(
         "KV bytes a token, each GPU",

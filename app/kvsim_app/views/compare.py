@@ -123,7 +123,7 @@ def _quality(runs: Mapping[str, Result]) -> None:
             "are not drawn keep the cache whole, and the model's answers with it.",
         )
     if changed:
-        st.caption(f"\\* {quality.source()}")
+        st.caption(f"\\* {quality.source(*quality.kinds(runs[name].run['policy'] for name in changed))}")
 
 
 def _deltas(runs: Mapping[str, Result]) -> None:

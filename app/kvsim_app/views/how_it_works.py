@@ -279,7 +279,7 @@ def _answers(*kinds: str) -> None:
         "Perplexity says how unsure the model is of the right next token; hover to see how often that token stays the "
         "same and how many facts hidden in a long text are still found. `kvsim accuracy` measures it.",
     )
-    st.caption(f":green-badge[:material/verified: measured] {quality.source()}")
+    st.caption(f":green-badge[:material/verified: measured] {quality.source(*kinds)}")
 
 
 def _cost(made: Setup, kv_dtype: str, attention: str = "flash") -> CostModel:

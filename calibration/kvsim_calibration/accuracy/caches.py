@@ -79,19 +79,21 @@ class Prefill(_One):
 
 
 class Decode(_One):
-    """What follows a prompt, one step after the other, under a policy. `outputs`: each layer's attention."""
+    """What follows a prompt, one step after the other, under a policy. `outputs`: each layer's attention, in the last
+    `scored` steps."""
 
-    def __init__(self, prompt: Prompt, policy: Policy, theta: float, bases: Sequence[Basis] = ()) -> None:
+    def __init__(self, prompt: Prompt, policy: Policy, theta: float, bases: Sequence[Basis] = (), scored: int = 0
+                 ) -> None:  # fmt: skip
         """`theta`: base of the rotary frequencies. `bases`: a layer's each, for a precision that stores keys in one."""
         self.outputs: list[Tensor] = []
-        self._prompt, self._policy, self._theta, self._bases = prompt, policy, theta, bases
+        self._prompt, self._policy, self._theta, self._bases, self._scored = prompt, policy, theta, bases, scored
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         before = self._prompt
         keys = self._keys(layer, torch.cat([before.keys[layer], k]))
         values = stored(torch.cat([before.values[layer], v]), self._policy.precision)
         out = attend(self._policy.retention, q, keys, values, before.scores[layer], self._theta)
-        self.outputs.append(out)
+        self.outputs.append(out[-self._scored :].clone())
         return out
 
     def _keys(self, layer: int, keys: Tensor) -> Tensor:

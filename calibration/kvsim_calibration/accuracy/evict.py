@@ -29,6 +29,9 @@ from kvsim.errors import InputError
 from kvsim_calibration.engine.ops import attention, causal_mask, rotate, rotations
 
 Tensor = torch.Tensor
+_BLOCK, _FULL_BLOCK = 256, 1024
+"""steps whose attention is computed at a time: a smaller block masks less that it does not see, under a window of few
+tokens, a larger one costs fewer calls"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +66,37 @@ def _of(retention: Retention) -> Callable[..., Tensor]:
 
 
 def _full(_: Full, q: Tensor, keys: Tensor, values: Tensor, scores: Scores | None, theta: float) -> Tensor:
-    return attention(q, keys, values, causal_mask(len(q), len(keys), q.dtype, q.device))
+    steps, prompt = len(q), len(keys) - len(q)
+    out = []
+    for start in range(0, steps, _FULL_BLOCK):
+        block = q[start : start + _FULL_BLOCK]
+        seen = prompt + start + len(block)
+        out.append(attention(block, keys[:seen], values[:seen], causal_mask(len(block), seen, q.dtype, q.device)))
+    return torch.cat(out)
 
 
 def _window(kept: Window, q: Tensor, keys: Tensor, values: Tensor, scores: Scores | None, theta: float) -> Tensor:
     steps, _, size = q.shape
     prompt, sinks = len(keys) - steps, min(kept.sinks, len(keys))
-    oldest = max(sinks, prompt - kept.recent)  # no step sees what lies between the sinks and this
-    used = torch.cat([torch.arange(sinks), torch.arange(oldest, len(keys))])
     now = torch.arange(prompt, len(keys))
-    place = now.clamp(max=kept.cap)
-    back = rotate(q, *rotations(place - now, size, theta, q.dtype))
-    # Twice as many channels: recent keys meet the query where it is, sinks where the cache puts it.
-    wide_q = torch.cat([q, back], -1) * 2**0.5  # attention divides by the root of its channels
-    wide_keys = F.pad(keys[used], (0, size))
-    wide_keys[:sinks] = wide_keys[:sinks].roll(size, -1)
-    at, query = used[None, :], now[:, None]
-    seen = (at <= query) & ((at < kept.sinks) | (at >= query - kept.recent))
-    mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
-    return attention(wide_q, wide_keys, F.pad(values[used], (0, size)), mask)[..., :size]
+    back = rotate(q, *rotations(now.clamp(max=kept.cap) - now, size, theta, q.dtype))
+    # Recent keys meet the query where it is, sinks where the cache puts it: a sink's score is taken beforehand and
+    # handed to attention as a channel in which only that sink's key has a one.
+    width = size + sinks
+    scores = torch.einsum("nkgd,skd->nkgs", back.unflatten(1, (keys.shape[1], -1)), keys[:sinks]).flatten(1, 2)
+    queries = torch.cat([q, scores], -1) * (width / size) ** 0.5  # attention divides by the root of its channels
+    keys, values = F.pad(keys, (0, sinks)), F.pad(values, (0, sinks))
+    keys[:sinks] = torch.eye(sinks, width).roll(size, -1)[:, None]
+    out = []
+    for start in range(0, steps, _BLOCK):
+        query = now[start : start + _BLOCK, None]
+        end = int(query[-1]) + 1
+        oldest = max(sinks, prompt + start - kept.recent)  # the block sees nothing between the sinks and this
+        used = torch.cat([torch.arange(sinks), torch.arange(oldest, max(oldest, end))])
+        seen = (used <= query) & ((used < sinks) | (used >= query - kept.recent))
+        mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
+        out.append(attention(queries[start : start + _BLOCK], keys[used], values[used], mask)[..., :size])
+    return torch.cat(out)
 
 
 def _snapkv(kept: SnapKV, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:
@@ -93,35 +108,29 @@ def _snapkv(kept: SnapKV, q: Tensor, keys: Tensor, values: Tensor, scores: Score
 
 
 def _heavy_hitter(kept: HeavyHitter, q: Tensor, keys: Tensor, values: Tensor, scores: Scores, theta: float) -> Tensor:
-    steps, _, size = q.shape
+    steps, heads, size = q.shape
     prompt, kv_heads = len(keys) - steps, keys.shape[1]
     chosen = _indices(select.heavy_hitters(scores.received.numpy(), kept.budget, kept.recent))
-    held, slots = chosen.shape[1], kept.budget + 1
-    k, v = q.new_zeros(kv_heads, slots, size), q.new_zeros(kv_heads, slots, size)
-    k[:, :held], v[:, :held] = (_gather(x[:prompt], chosen).transpose(0, 1) for x in (keys, values))
-    position = torch.full((kv_heads, slots), len(keys))
-    position[:, :held] = chosen
-    received = q.new_zeros(kv_heads, slots)
-    received[:, :held] = scores.received.gather(1, chosen)
-    empty = q.new_full((slots,), -torch.inf)
-    empty[:held] = 0
-    rows, out = torch.arange(kv_heads), torch.empty_like(q)
-    free = torch.full((kv_heads,), held)
-    queries = q.view(steps, kv_heads, -1, size) * size**-0.5
+    held = chosen.shape[1]
+    # All that any step can see, oldest first: the recent ones are always the last.
+    k, v = (torch.cat([_gather(x[:prompt], chosen), x[prompt:]]).transpose(0, 1) for x in (keys, values))
+    received = torch.cat([scores.received.gather(1, chosen), q.new_zeros(kv_heads, steps)], 1)
+    queries = q.view(steps, kv_heads, -1, size).transpose(0, 1).flatten(1, 2) * size**-0.5
+    weights = (queries @ k.transpose(1, 2)).unflatten(1, (steps, -1))  # [kv heads, steps, group, held + steps]
+    gone = q.new_zeros(kv_heads, 1, held + steps)
+    rows = torch.arange(kv_heads)
     for step in range(steps):
-        now = prompt + step
-        k[rows, free], v[rows, free] = keys[now], values[now]
-        position[rows, free], received[rows, free] = now, 0.0
-        empty[free[0] if held < slots else 0] = 0
-        weights = (queries[step] @ k.transpose(1, 2) + empty).softmax(-1)
-        out[step] = (weights @ v).flatten(0, 1)
-        received += weights.sum(1)
-        held = min(held + 1, slots)
-        if held < slots:
-            free = torch.full((kv_heads,), held)
-        else:  # over budget: the one that received least, of those that are not recent
-            free = received.masked_fill(position > now - kept.recent, torch.inf).argmin(-1)
-    return out
+        seen = held + step + 1
+        weights[:, step, :, seen:] = 0
+        now = weights[:, step, :, :seen]
+        torch.softmax(now + gone[:, :, :seen], -1, out=now)
+        received[:, :seen] += now.sum(1)
+        if seen > kept.budget:  # the one that received least, of those that are not recent
+            least = received[:, : seen - kept.recent].argmin(-1)
+            gone[rows, 0, least] = -torch.inf
+            received[rows, least] = torch.inf
+    out = weights.flatten(1, 2) @ v
+    return out.view(kv_heads, steps, -1, size).transpose(0, 1).reshape(steps, heads, size)
 
 
 def _indices(chosen: np.ndarray[Any, Any]) -> Tensor:

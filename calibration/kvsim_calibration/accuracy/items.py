@@ -1,31 +1,35 @@
-"""What is measured: pieces of text and planted facts, and which policies run on each."""
+"""What is measured: pieces of text, streams and planted facts, and which policies run on each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvsim.errors import InputError
 from kvsim_calibration.accuracy.needle import needles
 from kvsim_calibration.accuracy.policies import Policy, windows
-from kvsim_calibration.accuracy.text import chunks
+from kvsim_calibration.accuracy.text import Text, chunks
 from kvsim_calibration.accuracy.weights import Loaded
 
 _DECODED = 512
+_CONTEXTS = (2048, 8192)
+_GOLDEN = (5**0.5 - 1) / 2
+"""by its multiples' fractions, the first pieces are spread over a text however many they are"""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured: `chunks` texts of `context` tokens, of which the last are decoded, and `needles` a depth.
-
-    `others`: contexts in which the window is measured too, on the same decoded tokens of every second text.
-    """
+    """How much is measured: `chunks` texts of `context` tokens, of which the last are decoded, `needles` a depth, and
+    `streams` pieces of each text, read in each of the `contexts`."""
 
     chunks: int
     context: int
     needles: int
-    others: tuple[int, ...] = ()
+    lead: int = 0
+    """tokens left out before each text: so texts are those of earlier tables, which had longer contexts too"""
+    streams: int = 0
+    contexts: tuple[int, ...] = _CONTEXTS
 
     @property
     def steps(self) -> int:
@@ -38,49 +42,62 @@ class Size:
         return self.context - self.steps
 
 
-FULL = Size(chunks=10, context=2048, needles=2, others=(1024, 4096))
+FULL = Size(chunks=10, context=2048, needles=2, lead=2048, streams=3)
 QUICK = Size(chunks=2, context=512, needles=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """Tokens that every policy is run on, the first `prompt` as a prompt. `key` goes into each row; a row's `kind`,
-    `item` and `context` name it within the run."""
+    """Tokens that every policy is run on, the first `prompt` as a prompt; the last `scored` of the steps behind it
+    count. `key` goes into each row; a row's `kind`, `item`, `context` and `text` name it within the run."""
 
     key: dict[str, Any]
     tokens: list[int]
     prompt: int
     policies: Sequence[Policy]
+    scored: int
 
     @property
-    def name(self) -> tuple[str, int, int]:
-        return self.key["kind"], self.key["item"], self.key["context"]
+    def name(self) -> tuple[Any, ...]:
+        return self.key["kind"], self.key["item"], self.key["context"], self.key.get("text")
 
 
-def items(loaded: Loaded, text: str, size: Size, policies: Sequence[Policy]) -> list[Item]:
-    """Texts, needles, and, if the windows of a quarter are among the policies, texts again with less or more before
-    the tokens that are decoded. Which texts does not depend on the policies.
+def items(loaded: Loaded, texts: Sequence[Text], size: Size, policies: Sequence[Policy]) -> list[Item]:
+    """Streams of all texts if the windows of a quarter are among the policies, then pieces of the first text, and facts
+    planted in it. Which pieces does not depend on the policies.
 
     Raises InputError where the model or the text is too short."""
-    longest = max((size.context, *size.others))
-    if loaded.max_len < longest:
-        raise InputError(f"{loaded.name} takes {loaded.max_len:,} tokens; this measurement needs {longest:,} "
+    if loaded.max_len < size.context:
+        raise InputError(f"{loaded.name} takes {loaded.max_len:,} tokens; this measurement needs {size.context:,} "
                          "(--context N needs fewer)")  # fmt: skip
-    tokens, begin = loaded.tokenizer.encode(text), loaded.tokenizer.begin
-    texts = chunks(tokens, size.chunks, longest + 1 - len(begin))
-    hidden = needles(loaded.tokenizer, tokens, size.needles, size.prompt)
-    found = [_text(size, number, size.context, begin, chunk, policies) for number, chunk in enumerate(texts)]
-    for number, needle in enumerate(hidden):
+    tokens, begin = loaded.tokenizer.encode(texts[0].text), loaded.tokenizer.begin
+    pieces = chunks(tokens, size.chunks, size.lead + size.context + 1 - len(begin))
+    found = list(_streams(loaded, texts, size)) if set(windows(size.context)) <= set(policies) else []
+    for number, piece in enumerate(pieces):
+        key = {"kind": "text", "item": number, "context": size.context}
+        found.append(Item(key, begin + piece[size.lead :], size.prompt, policies, size.steps))
+    for number, needle in enumerate(needles(loaded.tokenizer, tokens, size.needles, size.prompt)):
         key = {"kind": "needle", "item": number, "context": size.context, "depth": needle.depth}
-        found.append(Item(key, needle.tokens, needle.prompt, policies))
-    for context in size.others if set(windows(size.context)) <= set(policies) else ():
-        found += [_text(size, number, context, begin, chunk, windows(context))
-                  for number, chunk in list(enumerate(texts))[::2]]  # fmt: skip
+        found.append(Item(key, needle.tokens, needle.prompt, policies, len(needle.tokens) - 1 - needle.prompt))
     return found
 
 
-def _text(size: Size, number: int, context: int, begin: list[int], chunk: list[int],
-          policies: Sequence[Policy]) -> Item:  # fmt: skip
-    """The last `context` tokens of a chunk, and one for the last to predict."""
-    key = {"kind": "text", "item": number, "context": context}
-    return Item(key, begin + chunk[len(begin) - context - 1 :], context - size.steps, policies)
+def _streams(loaded: Loaded, texts: Sequence[Text], size: Size) -> Iterator[Item]:
+    """Texts that a window reads from their first token on; at the end it holds a quarter of them. Until it is full it
+    is the full cache: that much is the prompt. The last quarter counts, where the full cache holds three to four times
+    as much. A shorter context is the end of a longer one.
+
+    Contexts that the model or a text does not have are left out. More streams are those of fewer, and others."""
+    begin = loaded.tokenizer.begin
+    for text in texts if size.streams else ():
+        tokens = loaded.tokenizer.encode(text.text)
+        contexts = [n for n in size.contexts if n <= loaded.max_len and n < len(tokens) + len(begin)]
+        if not contexts:
+            continue
+        longest = max(contexts) + 1 - len(begin)
+        pieces = chunks(tokens, len(tokens) // longest, longest)
+        for number in sorted(range(len(pieces)), key=lambda i: i * _GOLDEN % 1)[: size.streams]:
+            for context in sorted(contexts, reverse=True):
+                key = {"kind": "stream", "item": number, "context": context, "text": text.name}
+                yield Item(key, begin + pieces[number][len(begin) - context - 1 :], context // 4, windows(context),
+                           context // 4)  # fmt: skip

@@ -18,6 +18,8 @@ from kvsim_calibration.engine.caches.base import Batch
 from kvsim_calibration.engine.model import Llama
 
 Tensor = torch.Tensor
+_BLOCK = 64
+"""steps whose distributions are compared at a time"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +46,24 @@ class Row:
 
 
 def compare(model: Llama, tokens: Sequence[int], prompt: int, policies: Sequence[Policy],
-            bases: Sequence[Basis] = ()) -> Iterator[Row]:  # fmt: skip
+            bases: Sequence[Basis] = (), scored: int | None = None) -> Iterator[Row]:  # fmt: skip
     """A row for the full cache, then one for each policy.
 
     The first `prompt` tokens are prefilled, the others are decode steps; each of those but the last predicts the next.
-    `bases`: for precisions that store keys in one, a layer's each.
+    `bases`: for precisions that store keys in one, a layer's each. `scored`: how many steps count, the last ones; all
+    if it is not said.
     """
     began = time.perf_counter()
-    inputs, targets = torch.tensor(tokens[:-1]), torch.tensor(tokens[prompt + 1 :])
+    scored = scored or len(tokens) - 1 - prompt
+    inputs, targets = torch.tensor(tokens[:-1]), torch.tensor(tokens[-scored:])
     left = prefill(model, inputs[:prompt], policies)
-    reference = decode(model, inputs[prompt:], left, FULL_CACHE)
+    reference = decode(model, inputs[prompt:], left, FULL_CACHE, scored=scored)
     for policy in (FULL_CACHE, *policies):
         if policy is FULL_CACHE:
             answer = reference
         else:
             began = time.perf_counter()
-            answer = decode(model, inputs[prompt:], left, policy, bases)
+            answer = decode(model, inputs[prompt:], left, policy, bases, scored)
         yield _row(policy, reference, answer, targets, began)
 
 
@@ -73,26 +77,28 @@ def prefill(model: Llama, inputs: Tensor, policies: Sequence[Policy]) -> Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Logarithms of probabilities [steps, vocabulary] and each layer's attention output."""
+    """Of the steps that count: logarithms of probabilities [steps, vocabulary] and each layer's attention output."""
 
     log_probs: Tensor
     outputs: list[Tensor]
 
 
-def decode(model: Llama, inputs: Tensor, prompt: Prompt, policy: Policy, bases: Sequence[Basis] = ()) -> Answer:
-    """Every step behind a prompt, teacher-forced, inputs int64 [steps]."""
-    cache = Decode(prompt, policy, model.dims.theta, bases)
+def decode(model: Llama, inputs: Tensor, prompt: Prompt, policy: Policy, bases: Sequence[Basis] = (),
+           scored: int = 0) -> Answer:  # fmt: skip
+    """Every step behind a prompt, teacher-forced, inputs int64 [steps]; the last `scored` count, all if it is 0."""
+    cache = Decode(prompt, policy, model.dims.theta, bases, scored)
     batch = Batch([0], [len(inputs)], [len(prompt.keys[0])])
-    return Answer(F.log_softmax(model(inputs, batch, cache, slice(None)).float(), -1), cache.outputs)
+    return Answer(F.log_softmax(model(inputs, batch, cache, slice(-scored, None)).float(), -1), cache.outputs)
 
 
 def _row(policy: Policy, reference: Answer, answer: Answer, targets: Tensor, began: float) -> Row:
+    pairs = zip(torch.split(reference.log_probs, _BLOCK), torch.split(answer.log_probs, _BLOCK), strict=True)
     best = answer.log_probs.argmax(-1)
-    kl = (reference.log_probs.exp() * (reference.log_probs - answer.log_probs)).sum(-1)
+    kl = sum(float((true.exp() * (true - ours)).sum(-1).double().sum()) for true, ours in pairs)
     errors = [float((ours - true).norm() / true.norm())
               for ours, true in zip(answer.outputs, reference.outputs, strict=True)]  # fmt: skip
     return Row(
         policy.name, len(targets), float(F.nll_loss(answer.log_probs, targets, reduction="sum")),
-        int((best == reference.log_probs.argmax(-1)).sum()), float(kl.double().sum()), bool((best == targets).all()),
+        int((best == reference.log_probs.argmax(-1)).sum()), kl, bool((best == targets).all()),
         errors, round(time.perf_counter() - began, 3),
     )  # fmt: skip

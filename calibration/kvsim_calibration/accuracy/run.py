@@ -1,4 +1,4 @@
-"""A whole measurement: texts and needles, every policy on each, resumed where an earlier run stopped."""
+"""A whole measurement: texts, streams and needles, every policy on each, resumed where an earlier run stopped."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[floa
     """
     for policy in {policy for item in work for policy in item.policies}:
         check(policy.retention)
-    wanted = {(*item.name, policy.name) for item in work for policy in (FULL_CACHE, *item.policies)}
+    wanted = {(*item.name, policy.name): _size(item, policy)
+              for item in work for policy in (FULL_CACHE, *item.policies)}  # fmt: skip
     todo = {item: missing for item in work if (missing := _missing(item, rows))}
-    lock, stop, threads = Lock(), Event(), torch.get_num_threads()
+    lock, stop, threads, whole = Lock(), Event(), torch.get_num_threads(), sum(wanted.values())
 
     def one(item: Item, bases: Sequence[basis.Basis]) -> None:
         if stop.is_set():
@@ -42,7 +43,7 @@ def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[floa
                     if stop.is_set():
                         return
                     rows.add(row)
-                    update(len(wanted & {_name(row) for row in rows.done}), len(wanted))
+                    update(sum(wanted.get(_name(row), 0) for row in rows.done), whole)
         except BaseException:
             stop.set()  # here, before this thread takes the next item
             raise
@@ -57,8 +58,13 @@ def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[floa
             stop.set()
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
-    update(len(wanted), len(wanted))
+    update(whole, whole)
     return [row for row in rows.done if _name(row) in wanted]
+
+
+def _size(item: Item, policy: Policy) -> int:
+    """Tokens to compute, for the progress bar."""
+    return len(item.tokens) - (0 if policy == FULL_CACHE else item.prompt)
 
 
 def _missing(item: Item, rows: Rows) -> list[Policy]:
@@ -69,10 +75,10 @@ def _missing(item: Item, rows: Rows) -> list[Policy]:
 
 def _fresh(loaded: Loaded, item: Item, missing: Sequence[Policy], bases: Sequence[basis.Basis]) -> Iterator[Row]:
     others = [policy for policy in missing if policy != FULL_CACHE]
-    for row in measure.compare(loaded.model, item.tokens, item.prompt, others, bases):
+    for row in measure.compare(loaded.model, item.tokens, item.prompt, others, bases, item.scored):
         if row.policy != FULL_CACHE.name or FULL_CACHE in missing:
             yield {**item.key, **row.facts()}
 
 
 def _name(row: Row) -> tuple[Any, ...]:
-    return row["kind"], row["item"], row["context"], row["policy"]
+    return row["kind"], row["item"], row["context"], row.get("text"), row["policy"]

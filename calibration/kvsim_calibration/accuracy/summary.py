@@ -1,4 +1,4 @@
-"""Rows of texts and needles → one line a policy: what it saves, what it costs."""
+"""Rows of texts, streams and needles → one line a policy: what it saves, what it costs."""
 
 from __future__ import annotations
 
@@ -34,15 +34,21 @@ def summarize(rows: Sequence[Row], policies: Sequence[Policy], size: Size, dims:
     return [_line(rows, policy, size, dims) for policy in (FULL_CACHE, *policies)]
 
 
-def by_context(rows: Sequence[Row], size: Size) -> list[Row]:
-    """The window at a quarter of several contexts, on the same decoded tokens, shortest context first; [] where only
-    one was measured. A line has the context's tokens, and of a policy's facts those that texts give."""
-    shared = {row["item"] for row in rows if row["kind"] == "text" and row["context"] in size.others}
-    same = [row for row in rows if row["item"] in shared]
-    if not same:
-        return []
-    return [{"context": context, **_texts(same, policy, context)}
-            for context in sorted((size.context, *size.others)) for policy in windows(context)]  # fmt: skip
+def streams(rows: Sequence[Row]) -> list[Row]:
+    """What windows did to streams: for each text and context, shortest first, without sinks and with them. A line has
+    the text's name, the context's tokens, what of the policy's facts streams give, and the mean `share` held while it
+    counted; the full cache's own perplexity is `full_perplexity`."""
+    found = []
+    measured = [row for row in rows if row["kind"] == "stream"]
+    for text in dict.fromkeys(row["text"] for row in measured):
+        same = [row for row in measured if row["text"] == text]
+        for context in sorted({row["context"] for row in same}):
+            for policy in windows(context):
+                kept = policy.kept(context - context // 4, context // 4)
+                found.append({"text": text, "context": context, "tokens_kept": kept,
+                              "full_perplexity": _texts(same, FULL_CACHE, "stream", context)["perplexity"],
+                              **_texts(same, policy, "stream", context)})  # fmt: skip
+    return found
 
 
 def _line(rows: Sequence[Row], policy: Policy, size: Size, dims: Dims) -> Row:
@@ -52,16 +58,17 @@ def _line(rows: Sequence[Row], policy: Policy, size: Size, dims: Dims) -> Row:
     texts = _of(rows, policy, "text", size.context)
     layers = [sum(errors) / len(texts) for errors in zip(*(row["attention_error"] for row in texts), strict=True)]
     return {
-        **_texts(rows, policy, size.context), "tokens_kept": kept, "bytes_per_token": held, "share": held / full,
+        **_texts(rows, policy, "text", size.context),
+        "tokens_kept": kept, "bytes_per_token": held, "share": held / full,
         "attention_error": {"mean": sum(layers) / len(layers), "layers": layers},
         "needle": _needle(_of(rows, policy, "needle", size.context)),
     }  # fmt: skip
 
 
-def _texts(rows: Sequence[Row], policy: Policy, context: int) -> Row:
-    """What a policy is, and what it did to texts beside the full cache."""
-    texts = _of(rows, policy, "text", context)
-    base = {row["item"]: row for row in _of(rows, FULL_CACHE, "text", context)}
+def _texts(rows: Sequence[Row], policy: Policy, kind: str, context: int) -> Row:
+    """What a policy is, and what it did to texts, or streams, beside the full cache."""
+    texts = _of(rows, policy, kind, context)
+    base = {row["item"]: row for row in _of(rows, FULL_CACHE, kind, context)}
     tokens = [row["tokens"] for row in texts]
     nll, _ = mean([row["nll"] for row in texts], tokens)
     change, change_interval = mean([row["nll"] - base[row["item"]]["nll"] for row in texts], tokens)

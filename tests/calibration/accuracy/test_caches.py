@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from kvsim_calibration.accuracy import evict, measure
 from kvsim_calibration.accuracy.caches import Decode, Prefill
 from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy
 from kvsim_calibration.engine.caches import Contiguous, HeavyHitter, Window
@@ -78,13 +79,37 @@ def test_all_steps_at_once_are_steps_one_by_one(model: Llama, tokens: torch.Tens
     assert close(logits(model, tokens, Policy("fp32")), one_by_one(model, tokens, Contiguous(model.rows(), 1, 64)))
 
 
-@pytest.mark.parametrize(("sinks", "recent"), [(0, 16), (4, 12), (4, 40), (4, 50), (50, 4), (2, 100)])
+@pytest.mark.parametrize(("sinks", "recent"), [(0, 16), (4, 12), (4, 36), (4, 40), (4, 50), (50, 4), (2, 100)])
 def test_a_window_is_a_cache_that_drops(model: Llama, tokens: torch.Tensor, sinks: int, recent: int) -> None:
     ours = logits(model, tokens, Policy("fp32", retention.Window(sinks, recent)))
     true = one_by_one(model, tokens, Streaming(model.rows(), 1, sinks, recent, PROMPT))
     assert close(ours, true)
     everything = logits(model, tokens, Policy("fp32"))
     assert close(ours, everything) == (sinks + recent >= PROMPT + STEPS - 1)
+
+
+@pytest.mark.parametrize("policy", [Policy("fp32"), *(Policy("fp32", retention.Window(*kept))
+                                    for kept in ((0, 16), (4, 12), (4, 50), (50, 4)))])
+def test_steps_in_blocks_are_steps_at_once(model: Llama, tokens: torch.Tensor, policy: Policy,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = logits(model, tokens, policy)
+    monkeypatch.setattr(evict, "_BLOCK", 5)
+    monkeypatch.setattr(evict, "_FULL_BLOCK", 7)
+    assert close(logits(model, tokens, policy), whole)
+
+
+def test_only_the_last_steps_may_count(model: Llama, tokens: torch.Tensor) -> None:
+    policy = Policy(retention=retention.Window(4, 12))
+    some = [row.facts() for row in measure.compare(model, tokens.tolist(), PROMPT, [policy], scored=5)]
+    left = measure.prefill(model, tokens[:PROMPT], [policy])
+    full, ours = (measure.decode(model, tokens[PROMPT:-1], left, p) for p in (FULL_CACHE, policy))
+    assert len(ours.log_probs) == STEPS - 1
+    nll = -ours.log_probs[torch.arange(-5, 0), tokens[-5:]].sum()
+    kl = (full.log_probs.exp() * (full.log_probs - ours.log_probs))[-5:].sum()
+    errors = [float((a - b)[-5:].norm() / b[-5:].norm()) for a, b in zip(ours.outputs, full.outputs, strict=True)]
+    assert some[0]["tokens"] == some[1]["tokens"] == 5 and some[0]["kl"] == 0
+    assert (some[1]["nll"], some[1]["kl"]) == pytest.approx((float(nll), float(kl)), rel=1e-5)
+    assert some[1]["attention_error"] == pytest.approx(errors, rel=1e-5)
 
 
 @pytest.mark.parametrize(("budget", "recent"), [(16, 8), (16, 0), (16, 16), (48, 20), (100, 10)])

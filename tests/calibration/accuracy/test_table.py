@@ -12,9 +12,10 @@ from kvsim_calibration.accuracy import policies
 from kvsim_calibration.accuracy.items import FULL
 from kvsim_calibration.accuracy.policies import FULL_CACHE
 
-from kvsim.accuracy import accuracy_table, lossy, measured
+from kvsim.accuracy import accuracy_table, in_basis, lossy, measured, streams
 from kvsim.cache.policies import POLICIES
 from kvsim.cli import main
+from kvsim.report.quality import change
 
 
 def test_the_shipped_table_covers_the_policies_and_says_what_it_is() -> None:
@@ -52,17 +53,24 @@ def test_goals_that_the_shipped_table_reaches() -> None:
         assert basis[1] < rows[precision]["perplexity_change_interval"][0]
 
 
-def test_the_shipped_table_shows_how_a_window_depends_on_the_context() -> None:
-    rows = accuracy_table()["by_context"]
-    assert [(row["context"], row["budget"]) for row in rows] == [
-        (context, context // 4) for context in (1024, 2048, 4096) for _ in range(2)
-    ]
+def test_the_shipped_table_shows_windows_on_streams() -> None:
+    table = accuracy_table()
+    rows = table["streams"]
+    assert [(row["text"], row["context"], row["budget"]) for row in rows] == [
+        (text, context, context // 4) for text in ("Python's docs", "Newton's Opticks") for context in FULL.contexts
+        for _ in range(2)
+    ]  # fmt: skip
+    assert [source.split()[0] for source in table["streamed"]] == ["pydoc_data.topics", "Newton's"]
     for plain, sinks in zip(rows[::2], rows[1::2], strict=True):
         assert plain["retention"].startswith("window:sinks=0") and sinks["retention"].startswith("window:sinks=4")
-        assert plain["texts"] == sinks["texts"] == FULL.chunks // 2
-        assert plain["perplexity_change_interval"][0] > 5 * sinks["perplexity_change_interval"][1]
-    with_sinks = [row["perplexity_change"] for row in rows[1::2]]
-    assert with_sinks == sorted(with_sinks, reverse=True)  # the longer the context, the less its quarter costs
+        assert plain["texts"] == sinks["texts"] >= FULL.streams
+        assert plain["tokens_kept"] == sinks["tokens_kept"] == pytest.approx(0.2877, abs=1e-3)
+        for row in (plain, sinks):
+            low, high = row["perplexity_change_interval"]
+            assert low <= row["perplexity_change"] <= high
+            assert row["perplexity"] == pytest.approx(row["full_perplexity"] * (1 + row["perplexity_change"]))
+        # StreamingLLM's finding: without sinks it falls apart, with them it does not
+        assert plain["perplexity_change_interval"][0] > 3 * sinks["perplexity_change_interval"][1]
 
 
 def test_a_policy_finds_its_lines() -> None:
@@ -73,6 +81,13 @@ def test_a_policy_finds_its_lines() -> None:
     assert lines("streaming") == [f"window:sinks=4,recent={n}" for n in (1020, 508, 252)]
     assert lines("streaming", precision="int8") == ["int8+window:sinks=4,recent=508"]
     assert lines("snapkv", precision="int4") == []
+    assert {name: (in_basis(spec.facts()) or {"policy": None})["policy"] for name, spec in POLICIES.items()
+            if lossy(spec.facts())} == {
+        "paged-fp8": "fp8-head-basis", "paged-int8": None, "paged-int4": "int4-basis", "streaming": None, "h2o": None,
+        "snapkv": None,
+    }  # fmt: skip
+    assert {row["context"] for row in streams(POLICIES.get("streaming").facts())} == {8192}
+    assert streams(POLICIES.get("paged").facts()) == streams(POLICIES.get("h2o").facts()) == []
     assert [name for name, spec in POLICIES.items() if lossy(spec.facts())] == [
         "paged-fp8", "paged-int8", "paged-int4", "streaming", "h2o", "snapkv",
     ]
@@ -90,6 +105,13 @@ def test_list_and_compare_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*scenario, "--policies", "paged,paged-int8"]) == 0
     shown = capsys.readouterr().out
     assert "no promise for your" in shown and shown.count("paged-int8") == 4
+    assert main([*scenario, "--policies", "paged,paged-fp8,streaming"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    rows = {row["policy"]: row for row in accuracy_table()["results"]}
+    for precision, said in (("fp8", "as servers store it"), ("fp8-head-basis", "keys in a basis fitted to the model")):
+        assert change(rows[precision]["perplexity_change"]) in shown and said in shown
+    for row in streams(POLICIES.get("streaming").facts()):
+        assert f"{change(row['perplexity_change'])} [" in shown and "keeping 2,048 of 8,192 tokens of a stream" in shown
     assert main([*scenario, "--policies", "contiguous,paged"]) == 0
     assert "no promise" not in capsys.readouterr().out
 
