@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvsim.cost import Geometry, StepShape
 from kvsim.cost.geometry import Attention, Experts, Linear, Memory
 from kvsim.device import (
+    SCHEMA,
     AttentionKey,
     CollectiveCurve,
     Curves,
@@ -68,8 +69,8 @@ def provenance(tier: str = "imported") -> Provenance:
 
 def profile(**curves: object) -> DeviceProfile:
     """The H100's facts with these curves, all of source `test`."""
-    return DeviceProfile(schema=1, id="test", name="test", facts=load_device("h100-sxm").facts, date=date(2026, 11, 29),
-                         curves=Curves(**curves), provenance={"test": provenance()})
+    return DeviceProfile(schema=SCHEMA, id="test", name="test", facts=load_device("h100-sxm").facts,
+                         date=date(2026, 11, 29), curves=Curves(**curves), provenance={"test": provenance()})
 
 
 KEY = AttentionKey(heads=32, kv_heads=8, head_dim=128, block_size=16)

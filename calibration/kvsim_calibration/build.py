@@ -46,8 +46,8 @@ class Options:
 
     tolerance: float = 0.05
     """relative miss that a left-out knot may cost; 1.4 × as much for prefill, whose tables are larger and noisier"""
-    m_knots: int = 22
-    """values of m of a table of linear layers; 3 × as many for fp8, whose kernels have cliffs"""
+    m_knots: int = 80
+    """values of m of a table of linear layers, at most"""
     wanted: bool = True
     """keep only kernels that models of the catalogue run (`keys`); the others serve as held-out keys"""
     tier: Tier = "imported"
@@ -156,9 +156,8 @@ def _skew(group: Group, profile: DeviceProfile, _: Options) -> list[Any]:
 
 def _linear(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
     form = tabulated.linear_form(group.form_train(), profile.facts)
-    knots = options.m_knots * (3 if group.frame["dtype"][0] == "fp8" else 1)
     shapes = served_shapes(group.frame) if options.wanted else None
-    return [tabulated.linear_table(group.train(), form, profile.facts, group.name, knots, shapes)]
+    return [tabulated.linear_table(group.train(), form, profile.facts, group.name, options.m_knots, shapes)]
 
 
 def _moe(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:

@@ -26,7 +26,7 @@ System = Annotated[str, typer.Option("--system", help="Device id, as in `kvsim l
 Out = Annotated[Path, typer.Option("--out", help="Profile JSON to write")]
 Base = Annotated[Path | None, typer.Option("--onto", help="Profile whose curves stay and come first")]
 Tolerance = Annotated[float, typer.Option(help="Relative miss that a left-out knot may cost: larger, smaller file")]
-Knots = Annotated[int, typer.Option(min=4, help="Values of m in a table of linear layers (3 × as many for fp8)")]
+Knots = Annotated[int, typer.Option(min=4, help="Values of m in a table of linear layers, at most")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")]
 
 
@@ -140,7 +140,7 @@ def _names(text: str | None, option: str) -> tuple[str, ...]:
 @imports.command("aiconfigurator")
 def import_aiconfigurator(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder, wheel of aiconfigurator-core, or `installed`")],
-    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22,
+    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 80,
     all_reduce: Annotated[str | None, typer.Option(metavar="VERSION", help="All-reduce as this vLLM version had it "
                                                    "[default: the newest]")] = None,
     as_json: Json = False,
@@ -162,7 +162,7 @@ def import_aiconfigurator(
 def import_llmservingsim(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder with <gpu>/<vendor>/<model>/<variant>/tp<N>")],
     system: System, out: Out, model: Annotated[str | None, typer.Option(help="Only this model's tables")] = None,
-    onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22, as_json: Json = False,
+    onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 80, as_json: Json = False,
 ) -> int:
     """LLMServingSim's layer tables (MIT): layers of a real vLLM, mixed steps and unequal lengths included.
 
@@ -180,7 +180,7 @@ def import_llmservingsim(
 @imports.command("vidur")
 def import_vidur(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder with Vidur's profiling CSVs")],
-    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 22,
+    system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 80,
     as_json: Json = False,
 ) -> int:
     """Vidur's tables (MIT): dense layers and elementwise kernels of A100 and H100.

@@ -1,6 +1,7 @@
 """Curves of a device profile: time = physical form (`forms`) × ratio, the ratio interpolated linearly in its axes.
 
-A ratio is measured time ÷ form time, so 1.0 everywhere is the form itself. Axes are tokens, bytes or counts, strictly
+A ratio is measured time ÷ form time, so 1.0 everywhere is the form itself (files say `percent`, where that loses no
+digit). Axes are tokens, bytes or counts, strictly
 increasing; outside them the nearest ratio holds. Two-dimensional tables are ragged: every value of the outer axis has
 inner knots of its own, since sources rarely measure a full rectangle. Interpolation order: inner axis first (within
 each of the two enclosing outer rows), then the outer axis.
@@ -17,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from kvsim.device.dtypes import canonical
 from kvsim.device.forms import CollectiveForm, DecodeForm, MatmulForm, MemoryForm, PrefillForm
 from kvsim.device.keys import AttentionKey, MoeKey
+from kvsim.device.percent import Tabulated
 from kvsim.device.provenance import Frozen, NotNegative, Positive
 
 Axis = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
@@ -41,7 +43,7 @@ def increasing(axis: tuple[float, ...], name: str) -> None:
         raise ValueError(f"{name} must strictly increase")
 
 
-class Ragged(Frozen):
+class Ragged(Tabulated):
     """ratio[i][j] at (outer[i], inner[i][j])."""
 
     outer: Axis
@@ -105,7 +107,7 @@ class PrefillCurve(Frozen):
     source: str
 
 
-class MixedCurve(Frozen):
+class MixedCurve(Tabulated):
     """One kernel over prefill chunks and decode sequences: its time ÷ (prefill curve + decode curve of the same key),
     ratio[a][b][c][d] at tokens[a], context[b] (cached before the chunk, weighted by tokens), sequences[c],
     attended[d] (mean of the decode sequences). Linear in all four, last axis first."""
@@ -132,7 +134,7 @@ class MixedCurve(Frozen):
         return self
 
 
-class LinearTable(Frozen):
+class LinearTable(Tabulated):
     """Linear layers of one weight dtype: ratio[i][j] for shapes[i] = (N, K) at rows m[j]."""
 
     dtype: str
@@ -157,7 +159,7 @@ class LinearTable(Frozen):
         return self
 
 
-class MoeCurve(Frozen):
+class MoeCurve(Tabulated):
     """Routed experts of one layer: ratio[j] at m[j] tokens."""
 
     key: MoeKey
@@ -180,7 +182,7 @@ class MoeCurve(Frozen):
         return self
 
 
-class MemoryCurve(Frozen):
+class MemoryCurve(Tabulated):
     """A kernel that only moves bytes: ratio[j] at bytes[j] read and written."""
 
     op: MemoryOp
@@ -204,7 +206,7 @@ class MemoryCurve(Frozen):
         return self
 
 
-class CollectiveCurve(Frozen):
+class CollectiveCurve(Tabulated):
     """An all-reduce among `gpus` devices of one node: ratio[j] at bytes[j] of one device's buffer."""
 
     op: Literal["all_reduce"] = "all_reduce"

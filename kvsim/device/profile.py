@@ -18,8 +18,8 @@ from kvsim.device.provenance import FallbackErrors, Frozen, HeldOutError, Proven
 from kvsim.errors import InputError
 from kvsim.registry import unknown
 
-SCHEMA = 1
-"""Version this program reads and writes. It reads older ones; a newer one is refused."""
+SCHEMA = 2
+"""Version this program reads and writes. It reads older ones; a newer one is refused. 2: ratios in percent."""
 
 SIBLING_ERROR = HeldOutError(median=0.05, p95=0.20)
 """H100's ratios over H200's facts and back: decode 2 % and 8 %, linear bf16 5 % and 18 %, fp8 6 % and 20 %. Across
@@ -114,7 +114,7 @@ def parse_profile(text: str, where: str) -> DeviceProfile:
         raise InputError(f'device profile {where} has no schema version: it needs "schema": {SCHEMA}')
     if profile.schema_version > SCHEMA:
         raise _newer(profile.schema_version, where)
-    return _with_sibling(profile)
+    return _with_sibling(profile.model_copy(update={"schema_version": SCHEMA}))
 
 
 def _newer(version: int, where: str) -> InputError:

@@ -166,6 +166,27 @@ def test_holes_follow_the_course_of_like_kernels() -> None:
     assert filled(np.arange(4.0), grid, apart)[2, 2] == pytest.approx(1.5)  # a chord would say 1.0
 
 
+def test_kernels_that_are_off_by_a_factor_are_outvoted() -> None:
+    """One like kernel glitches at the hole, another beside it, and the kernel itself two places away."""
+    course = np.array([1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0])
+    grid = np.array([scale * course for scale in (1.0, 2.0, 1.5, 0.8, 0.5)])
+    grid[4, 3] = np.nan
+    grid[0, 3] *= 2.5
+    grid[1, 4] *= 2.5
+    grid[4, 5] *= 2.5
+    apart = 1.0 - np.eye(5)
+    full = filled(np.arange(7.0), grid, apart)
+    assert full[4, 3] == pytest.approx(1.5, rel=0.01)
+    assert full[4, 5] == pytest.approx(1.5, rel=0.01), "a row that stands out against both is no measurement"
+    assert full[2].tolist() == grid[2].tolist(), "what was measured stays"
+
+
+def test_a_cliff_of_one_kernel_is_no_glitch() -> None:
+    grid = np.ones((6, 8))
+    grid[0, 4:] = 2.0
+    assert filled(np.arange(8.0), grid, 1.0 - np.eye(6)).tolist() == grid.tolist()
+
+
 def test_shared_knots_pick_the_cliff() -> None:
     x = np.array([1.0, 32.0, 64.0, 65.0, 96.0, 128.0])
     grid = np.array([[1, 1, 1, 2, 2, 2], [2, 2, 2, 4, 4, 4]], dtype=float)
@@ -190,6 +211,21 @@ def test_fused_steps_and_unequal_lengths_come_back() -> None:
     (curve,) = mixed_curves(rows, base, "aic-decode-bf16", 0.001)
     fused = base.model_copy(update={"curves": base.curves.model_copy(update={"mixed": (curve,)})})
     assert np.abs(predict(fused, "mixed", rows) / rows["ns"].to_numpy() - 1).max() < 0.01
+
+
+def test_chunks_between_the_powers_of_two_become_knots() -> None:
+    """A second grid, 1.5 times the first, on which every chunk costs half more than the powers of two suggest."""
+    base = made(rows_of("decode", decode_frame()), wanted=False)
+    first = product((16, 64, 256), (0, 1024), (1, 8), (16, 512, 4096))
+    second = product((96, 384), (0, 1536), (1, 8), (768, 6144))
+    rows = pl.DataFrame([{**key(32, 8), "tokens": t, "context": c, "n": n, "attended": a, "ns": 1.0}
+                         for t, c, n, a in (*first, *second)])
+    rows = rows.with_columns(ns=predict(base, "mixed", rows) * np.where(rows["tokens"].to_numpy() % 96 == 0, 1.5, 1.0))
+    (curve,) = mixed_curves(rows, base, "aic-decode-bf16", 0.001)
+    assert curve.tokens == (16, 64, 96, 256, 384)
+    fused = base.model_copy(update={"curves": base.curves.model_copy(update={"mixed": (curve,)})})
+    assert np.abs(predict(fused, "mixed", rows) / rows["ns"].to_numpy() - 1).max() < 0.01
+    assert {ratio for plane in curve.ratio[2] for row in plane for ratio in row} == {1.5}, "at other lengths, too"
 
 
 def test_alpha_of_known_unequal_lengths_comes_back() -> None:

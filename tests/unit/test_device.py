@@ -43,6 +43,24 @@ def test_round_trip() -> None:
     assert parse_profile(load_device("h100-sxm").to_json(), "memory").facts == load_device("h100-sxm").facts
 
 
+def test_ratios_are_percent_in_a_file_where_that_loses_no_digit() -> None:
+    profile = curved()
+    lines = json.loads(profile.to_json())["curves"]
+    assert lines["linear"][0]["percent"][0] == [round(100 * ratio) for ratio in profile.curves.linear[0].ratio[0]]
+    table = profile.curves.linear[0]
+    odd = table.model_copy(update={"ratio": ((1 / 3, *table.ratio[0][1:]), *table.ratio[1:])})
+    profile = profile.model_copy(update={"curves": profile.curves.model_copy(update={"linear": (odd,)})})
+    assert json.loads(profile.to_json())["curves"]["linear"][0]["ratio"][0][0] == 1 / 3
+    assert parse_profile(profile.to_json(), "memory") == profile
+
+
+def test_profiles_of_schema_1_are_read() -> None:
+    data = json.loads(curved().to_json())
+    table = data["curves"]["linear"][0]
+    table["ratio"] = [[percent / 100 for percent in row] for row in table.pop("percent")]
+    assert parse_profile(json.dumps({**data, "schema": 1}), "old.json") == curved()
+
+
 def test_one_line_a_curve() -> None:
     assert sum(line.startswith("   {") for line in curved().to_json().splitlines()) == 5
 
@@ -84,6 +102,9 @@ def test_numbers_are_finite_and_positive(value: str) -> None:
     ('"m":[1,64,', '"m":[1,', "a column per value of m"),
     ('"kv_dtype":"bf16"', '"kv_dtype":"bf17"', "bf17"),
     ('"kv_heads":8', '"kv_heads":0', "kv_heads"),
+    ('"percent":[', '"ratio":[1],"percent":[', "percent or ratio, not both"),
+    ('"percent":[[', '"percent":[["x",', "valid number"),
+    ('"percent":[[', '"percent":[[0,', "greater than 0"),
 ])
 def test_tables_fit_their_axes(old: str, new: str, says: str) -> None:
     text = curved().to_json()

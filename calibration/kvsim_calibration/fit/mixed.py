@@ -24,9 +24,11 @@ def mixed_curves(frame: pl.DataFrame, profile: DeviceProfile, source: str, toler
     apart = profile.model_copy(update={"curves": profile.curves.model_copy(update={"mixed": ()})})
     curves = []
     for key, rows in groups(frame, KEY):
-        rows = rows.filter(pl.all_horizontal(_power_of_two(name) for name in AXES))
-        ratio = rows["ns"].to_numpy() / predict(apart, "mixed", rows)
-        axes, cube = _cube(rows, ratio)
+        rows = rows.with_columns(ratio=rows["ns"].to_numpy() / predict(apart, "mixed", rows))
+        regular = pl.all_horizontal(_power_of_two(name) for name in AXES)
+        first = rows.filter(regular)
+        axes, cube = _cube(first)
+        axes, cube = _more_chunks(axes, cube, rows.filter(~regular, ~pl.col("tokens").is_in(first["tokens"].implode())))
         axes, cube = _thinned(axes, cube, tolerance)
         values = np.round(cube, DIGITS)
         curves.append(MixedCurve(key=attention_key(key), tokens=tuple(axes[0]), context=tuple(axes[1]),
@@ -36,7 +38,7 @@ def mixed_curves(frame: pl.DataFrame, profile: DeviceProfile, source: str, toler
 
 
 def _power_of_two(column: str) -> pl.Expr:
-    """Rows off the powers of two lie too thinly to be knots: they are only tried."""
+    """What makes the first grid."""
     value = pl.col(column)
     return (value & (value - 1)) == 0
 
@@ -45,12 +47,42 @@ def _nested(cube: Floats) -> tuple[tuple[tuple[tuple[float, ...], ...], ...], ..
     return tuple(tuple(tuple(tuple(row) for row in plane) for plane in block) for block in cube.tolist())
 
 
-def _cube(rows: pl.DataFrame, ratio: Floats) -> tuple[list[Floats], Floats]:
+def _more_chunks(axes: list[Floats], cube: Floats, rows: pl.DataFrame) -> tuple[list[Floats], Floats]:
+    """The grid with the chunk lengths of `rows`, a second grid off the powers of two. What this one says beside the
+    first is smooth along contexts and lengths, so there its knots are not needed; along chunks it is not (tiles,
+    waves: without those knots 13.3 % at p95 instead of 10)."""
+    if not rows.height:
+        return axes, cube
+    others, finer = _cube(rows)
+    coarse = _resampled(cube, 0, axes[0], others[0])
+    there = coarse
+    for d in (1, 2, 3):
+        there = _resampled(there, d, axes[d], others[d])
+    beside = finer / there
+    for d in (1, 2, 3):
+        beside = _resampled(beside, d, others[d], axes[d])
+    tokens = np.concatenate([axes[0], others[0]])
+    order = np.argsort(tokens)
+    return [tokens[order], *axes[1:]], np.concatenate([cube, coarse * beside])[order]
+
+
+def _resampled(cube: Floats, dimension: int, old: Floats, new: Floats) -> Floats:
+    """The cube with `new` knots along one axis, linear between the old ones and constant beyond them."""
+    lines = np.moveaxis(cube, dimension, 0)
+    high = np.clip(np.searchsorted(old, new), 1, max(len(old) - 1, 1))
+    low, high = high - 1, np.minimum(high, len(old) - 1)
+    span = np.where(high > low, old[high] - old[low], 1.0)
+    share = (np.clip((new - old[low]) / span, 0.0, 1.0))[:, None, None, None]
+    return np.moveaxis(lines[low] + share * (lines[high] - lines[low]), 0, dimension)
+
+
+def _cube(rows: pl.DataFrame) -> tuple[list[Floats], Floats]:
     """(axes, ratios) of a full grid. A hole is the mean of what interpolation along each axis says, weighted by how
     well that axis predicts the known cells; knots are spaced in octaves, so interpolation here is between indices."""
     axes = [np.array(sorted(rows[name].unique()), dtype=float) for name in AXES]
     cube = np.full([len(axis) for axis in axes], np.nan)
-    cube[tuple(np.searchsorted(axis, column) for axis, column in zip(axes, floats(rows, *AXES), strict=True))] = ratio
+    places = tuple(np.searchsorted(axis, column) for axis, column in zip(axes, floats(rows, *AXES), strict=True))
+    cube[places] = rows["ratio"].to_numpy()
     while np.isnan(cube).any():
         guesses, trust = zip(*(_along(cube, d) for d in range(4)), strict=True)
         weight = np.where(np.isnan(guesses), 0.0, trust)

@@ -74,7 +74,7 @@ def linear_table(frame: pl.DataFrame, form: MatmulForm, facts: Facts, source: st
 
 
 def _grid(frame: pl.DataFrame) -> tuple[Floats, list[tuple[int, int]], Floats]:
-    """(values of m, shapes, ratios[shape, m]), holes filled from their neighbours."""
+    """(values of m, shapes, ratios[shape, m]), glitches and holes filled from their neighbours."""
     ms = np.array(sorted(frame["m"].unique()), dtype=float)
     column = {m: i for i, m in enumerate(ms)}
     shapes, rows = [], []
