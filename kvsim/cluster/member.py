@@ -22,6 +22,7 @@ class Engine(Protocol):
     def counters(self) -> dict[str, int]: ...
     def receive(self, seq: Sequence) -> None: ...
     def run(self) -> Generator[simpy.Event, Any, None]: ...
+    def halt(self) -> None: ...
 
 
 class Front(Protocol):
@@ -89,7 +90,8 @@ class Member:
     def stop(self) -> list[Sequence]:
         """It is gone; returns what it had in flight, in order of row."""
         lost = sorted(self.in_flight.values(), key=lambda seq: seq.row)
-        if self._process is not None and self._process.is_alive:
+        if self._engine is not None and self._process is not None and self._process.is_alive:
+            self._engine.halt()
             self._process.interrupt()
         for name, value in self._counters().items():
             self.counted[name] = self.counted.get(name, 0) + value

@@ -9,7 +9,7 @@ Step mode is the same loop with `max_stride = 1`, and gives the same Result to t
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator
 from itertools import accumulate
 from typing import Any
@@ -74,6 +74,10 @@ class Replica:
         """whether the coming step was planned before the latest requests ended"""
         self._ready: list[Sequence] = []
         """their tokens have come over the link since the latest step began"""
+        self._flight: list[int] = []
+        """when the steps of the stride in flight end, where others look at the clock meanwhile …"""
+        self._shape = StepShape()
+        """… and its first step"""
         self._wake: simpy.Event | None = None
         """what an idle replica, or a stride that may be cut short, waits for"""
         self._watch = watch
@@ -117,10 +121,12 @@ class Replica:
             elif plan.steps:
                 shape, ends = self._stride(plan, now)
                 if state.loading or not alone:
+                    self._flight, self._shape = ends, shape
                     if len(ends) > 1 and (state.loading or (plan.open and source.surprises)):
                         yield from self._pass_until_woken(ends, now)
                     else:
                         yield env.timeout(ends[-1] - int(env.now))
+                    self._flight = []
                 self.now = ends[-1]
                 self._commit_stride(plan, shape, ends, now)
                 self._planned = ends[-2] if len(ends) > 1 else now
@@ -281,13 +287,8 @@ class Replica:
 
     def _commit_stride(self, plan: Plan, shape: StepShape, ends: list[int], start: int) -> None:
         """The steps of `_stride` that ended at `ends` have been taken."""
-        record, decode, n, steps, end = self.record, self.decode, self.decode.count, len(ends), self.now
-        record.engine_steps += steps
-        record.decode_tokens += n * steps
-        record.step(start, end, steps, self.index, n, 0, 0, shape.attended[0])
-        record.tokens(ends[0], decode.tokens(end))
-        if steps > 1:
-            record.stride(ends)
+        record, decode, steps, end = self.record, self.decode, len(ends), self.now
+        self._record_stride(shape, ends, start)
         if end >= record.next_sample:
             done = self._look(start, ends, plan.taken)
         else:
@@ -298,6 +299,21 @@ class Replica:
             if self._lag:
                 self._catch_up(start, ends, steps)
             self._finish(list(done), end)
+
+    def _record_stride(self, shape: StepShape, ends: list[int], start: int) -> None:
+        record, n, steps = self.record, self.decode.count, len(ends)
+        record.engine_steps += steps
+        record.decode_tokens += n * steps
+        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
+        record.tokens(ends[0], self.decode.tokens(ends[-1]))
+        if steps > 1:
+            record.stride(ends)
+
+    def halt(self) -> None:
+        """It is gone: record the steps that have ended of the stride in flight."""
+        ended = self._flight[: min(bisect_right(self._flight, int(self.env.now)), len(self._flight) - 1)]
+        if ended:
+            self._record_stride(self._shape, ended, self.now)
 
     def _pass_until_woken(self, ends: list[int], start: int) -> Generator[simpy.Event, Any, None]:
         """Let steps that end at `ends` pass. Where something arrives meanwhile the step in flight runs to its end, and

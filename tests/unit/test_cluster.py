@@ -159,6 +159,20 @@ def test_failures_are_retried_or_lost_and_counted(router: str) -> None:
     assert all(failed[trace.parent[row]] or orphans[trace.parent[row]] for row in np.flatnonzero(orphans))
 
 
+@pytest.mark.parametrize("what", [{"policy": "paged"}, {"engine": "sglang", "policy": None}])
+def test_steps_before_a_failure_are_recorded_whatever_the_stride(what: dict[str, str]) -> None:
+    trace = make_trace("made", "test", np.arange(6) * 10**6, np.full(6, 100), np.full(6, 300))
+    outage = {**what, "replicas": 2, "failures": "1@633ms-1500ms", "router": "round-robin"}
+    runs = [fleet(trace, **outage, max_stride=stride)[0] for stride in (None, 1)]
+    steps = [record.step_columns() for record in runs]
+    ends = [columns["end_ns"][(columns["replica"] == 1) & (columns["end_ns"] <= 633e6)].max() for columns in steps]
+    assert ends[0] == ends[1] > 6e8 and (steps[0]["steps"] > 10).any()
+    for name in ("engine_steps", "decode_tokens", "prefill_tokens"):
+        assert getattr(runs[0], name) == getattr(runs[1], name)
+    pooled = [np.repeat(*record.itl()) for record in runs]
+    assert np.array_equal(np.sort(pooled[0]), np.sort(pooled[1]))
+
+
 def test_when_nobody_is_there_requests_wait_or_fail() -> None:
     trace = traffic(2, 60)
     columns = fleet(trace, failures="0@800ms-5s")[0].request_columns()
