@@ -153,6 +153,8 @@ class EngineProfile(_Frozen):
     repeated_reads: Annotated[float, Field(ge=0, le=1)] = 0.0
     """of the times that decode attention reads a KV head again, for the other query heads of its group, the share that
     goes to memory; 0: a kernel that knows groups"""
+    nccl: bool = False
+    """tensor parallelism reduces by NCCL, not by a kernel such as vLLM's"""
     own_experts: tuple[str, ...] = ()
     """formats in which its kernel of routed experts has nothing to do with the one that was measured (vLLM's)"""
     on_pressure: Literal["recompute", "swap", "retract"]

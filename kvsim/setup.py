@@ -13,6 +13,7 @@ from kvsim.cache.spec import CacheSpec
 from kvsim.cost import CostModel, HostOverhead
 from kvsim.cost.kernels import geometry
 from kvsim.cost.lockstep import Lockstep
+from kvsim.cost.nccl import over_nccl
 from kvsim.cost.pipeline import PipelineCost
 from kvsim.device import DeviceProfile, load_device
 from kvsim.engine.decode_set import NEVER
@@ -111,7 +112,9 @@ def seen_by(engine: EngineProfile, device: DeviceProfile, tp: int = 1, ep: int =
     """The device without the tables of kernels that the engine does not run: the data sheet's forms stand in.
 
     Tables are of vLLM's kernels. Replicas of one GPU that share experts gather and scatter their tokens by NCCL, not by
-    vLLM's all-reduce, and an engine may have experts of its own."""
+    vLLM's all-reduce; an engine may use NCCL for all that, or have experts of its own."""
+    if engine.nccl:
+        device = over_nccl(device)
     curves = device.curves
     if tp == 1 < ep:
         curves = curves.model_copy(update={"collective": ()})

@@ -109,6 +109,16 @@ def test_an_engine_with_experts_of_its_own_is_not_priced_by_vllms() -> None:
     assert {tier["allreduce"] for tier in tiers.values()} == {tier["linear"] for tier in tiers.values()} == {"imported"}
 
 
+def test_an_engine_that_reduces_by_nccl_pays_for_its_start() -> None:
+    """LMDeploy does, and TensorRT-LLM 0.14; on one GPU there is nothing to reduce."""
+    small = {engine: setup(tp=4, engine=engine).cost.parts(shape(8))["allreduce"].ns
+             for engine in ("vllm-1", "lmdeploy", "trtllm@0.14", "trtllm")}
+    assert small["vllm-1"] == small["trtllm"] < small["lmdeploy"] / 3
+    assert small["trtllm@0.14"] > 64 * 25e3
+    assert small["lmdeploy"] == pytest.approx(load_engine("lmdeploy").host.decode_factor * small["trtllm@0.14"])
+    assert "allreduce" not in setup(engine="lmdeploy").cost.parts(shape(8))
+
+
 def test_replicas_that_share_experts_agree_on_every_step() -> None:
     """Which takes the engine's constant; experts that are split inside one replica have nobody to agree with."""
     alone, inside, together = (setup(model="qwen3-30b-a3b", tp=tp, ep=ep).cost.host.exposed_ns

@@ -12,6 +12,7 @@ import pytest
 from kvsim import cli
 from kvsim.cost import CostModel, StepShape
 from kvsim.cost.lockstep import Lockstep
+from kvsim.cost.nccl import over_nccl
 from kvsim.device import load_device
 from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
@@ -106,6 +107,8 @@ def test_a_cases_source_says_what_its_record_does_not() -> None:
     own, nccl = (as_published(setup_of(plain), one).cost for one in (plain, off))
     few, nccls = (cost.parts(shape(4))["allreduce"] for cost in (own, nccl))
     assert nccls.ns > 160 * 25e3 > few.ns and nccls.tier == "imported"
+    card = load_device("l40s")  # no NVLink: its table is NCCL's
+    assert over_nccl(card) is card
 
 
 def test_only_what_nobody_states_is_skipped(tmp_path: Path) -> None:
