@@ -18,9 +18,8 @@ class Fit(Contiguous):
     """`growth_tokens` more tokens at a time (the last piece is cut at max_model_len).
 
     When each decoding sequence runs out of room is known from its base: those steps answer `horizon` and serve
-    `advance`. Nothing else touches the holes before the next of them, so its growth can be planned ahead. A step in
-    which something grows is the last of its stride, so that the copy is charged to the one after it whatever the
-    strides are.
+    `advance`. Nothing else touches the holes before the next of them. A step in which something grows is the last of
+    its stride, so that the copy is charged to the one after it whatever the strides are.
     """
 
     copies = True
@@ -85,9 +84,10 @@ class Fit(Contiguous):
 
     def horizon(self, limit: int) -> int:
         until = self._next_growth() - self.step
-        if limit < until or self._plan_growth():
-            return min(limit, until)
-        return until - 1
+        if limit < until:
+            return limit
+        grows = self._surely_grow() if until > 1 else bool(self._plan_growth())
+        return until if grows else until - 1
 
     def advance(self, steps: int) -> None:
         growth = self._next_growth()
@@ -134,6 +134,13 @@ class Fit(Contiguous):
         while steps and not due[steps[0]]:
             del due[heappop(steps)]
         return steps[0] if steps else 1 << 62
+
+    def _surely_grow(self) -> bool:
+        """Whether the largest hole would take all that grow next, wherever the others go; it may be no, and they fit.
+        """
+        step = self._next_growth()
+        tokens = sum([self.capacity(seq, seq.base + step) for seq in self._due.get(step, ())])
+        return tokens * self.token_bytes <= self.space.largest_hole
 
     def _plan_growth(self) -> tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None:
         """Let all sequences that are full next grow, one after the other, on a copy of the holes. None if one cannot.

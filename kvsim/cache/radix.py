@@ -9,18 +9,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from struct import Struct
 
 from mypy_extensions import mypyc_attr
 
 Key = bytes
 """units, WIDTH bytes each (`key_of`): cut, compared and looked up in one call each, however long"""
 WIDTH = 8
-Rank = tuple[int, ...]
+_pack = Struct("=q").pack
 
 
 def key_of(units: Iterable[int]) -> Key:
     """The key of these integers of 64 bits."""
     return array("q", units).tobytes()
+
+
+def same(unit: int, count: int) -> Key:
+    """The key of `count` times the same integer."""
+    key: Key = _pack(unit)
+    return key * count
 
 
 def units_of(key: Key) -> list[int]:
@@ -31,13 +38,17 @@ def units_of(key: Key) -> list[int]:
 class Node:
     """A run of whole pages behind its parent's. Only leaves that nobody has locked can be evicted, and only whole."""
 
-    __slots__ = ("accessed", "children", "created", "end", "hits", "key", "locks", "parent", "priority", "queued")
+    __slots__ = (
+        "accessed", "children", "created", "end", "hits", "key", "locks", "parent", "priority", "queued", "size",
+    )
 
     def __init__(self, key: Key, parent: Node | None, now: int) -> None:
         self.key = key
         self.parent = parent
-        self.end: int = len(key) // WIDTH + (parent.end if parent else 0)
-        """length of the path from the root to this node's end, in units"""
+        self.size = len(key) // WIDTH
+        """units of the node itself"""
+        self.end: int = self.size + (parent.end if parent else 0)
+        """units from the root to this node's end"""
         self.children: dict[Key, Node] = {}
         """by their first page"""
         self.accessed = now
@@ -49,11 +60,6 @@ class Node:
         self.locks = 0
         self.queued = False
         """whether the heap of eviction candidates has an entry for it"""
-
-    @property
-    def size(self) -> int:
-        """Units of the node itself."""
-        return len(self.key) // WIDTH
 
     def path(self) -> Key:
         """All of the key from the root to this node's end."""
@@ -68,28 +74,32 @@ class Node:
         return f"Node({self.end - self.size}:{self.end}, locks={self.locks}, children={len(self.children)})"
 
 
-def lru(node: Node) -> Rank:
-    return (node.accessed,)
+CLOCK = 60
+"""bits of a rank that hold a time; what counts before the time stands above them"""
 
 
-def lfu(node: Node) -> Rank:
-    return node.hits, node.accessed
+def lru(node: Node) -> int:
+    return node.accessed
 
 
-def fifo(node: Node) -> Rank:
-    return (node.created,)
+def lfu(node: Node) -> int:
+    return node.hits << CLOCK | node.accessed
 
 
-def slru(node: Node) -> Rank:
+def fifo(node: Node) -> int:
+    return node.created
+
+
+def slru(node: Node) -> int:
     """Segmented: what was inserted once goes before what was inserted again."""
-    return int(node.hits >= 2), node.accessed
+    return (node.hits >= 2) << CLOCK | node.accessed
 
 
-def priority(node: Node) -> Rank:
-    return node.priority, node.accessed
+def priority(node: Node) -> int:
+    return node.priority << CLOCK | node.accessed
 
 
-RANKS: dict[str, Callable[[Node], Rank]] = {"lru": lru, "lfu": lfu, "fifo": fifo, "slru": slru, "priority": priority}
+RANKS: dict[str, Callable[[Node], int]] = {"lru": lru, "lfu": lfu, "fifo": fifo, "slru": slru, "priority": priority}
 """Eviction orders: the smallest rank goes first. A node's rank may only grow while it lives (see `evict`)."""
 
 
@@ -111,7 +121,7 @@ class RadixTree:
         self._now = 0
         self._pushed = 0
         self.root = Node(b"", None, 0)
-        self._heap: list[tuple[Rank, int, Node]] = []
+        self._heap: list[tuple[int, int, Node]] = []
 
     @property
     def size(self) -> int:
@@ -229,7 +239,7 @@ class RadixTree:
         evictable = protected = 0
         for node in self.nodes():
             assert node.parent and node.key and len(node.key) % self._page == 0
-            assert node.end == node.parent.end + node.size
+            assert node.size == len(node.key) // WIDTH and node.end == node.parent.end + node.size
             assert node.parent.children[node.key[: self._page]] is node
             assert node.locks >= sum(child.locks for child in node.children.values()) >= 0
             assert node.queued == (id(node) in ranks)
@@ -253,6 +263,7 @@ class RadixTree:
         upper.hits, upper.priority, upper.locks = node.hits, node.priority, node.locks
         node.parent.children[upper.key[: self._page]] = upper
         node.key = node.key[at:]
+        node.size -= upper.size
         node.parent = upper
         upper.children[node.key[: self._page]] = node
         return upper

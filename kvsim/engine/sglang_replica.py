@@ -6,7 +6,7 @@ arrival that nobody foresaw only shortens it; steps one by one (`max_stride = 1`
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Generator
 from itertools import accumulate
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import simpy
 
 from kvsim.cache.base import MemoryStats, Sequence
-from kvsim.cache.radix import Key, key_of
+from kvsim.cache.radix import Key, same
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.cache.retention import FULL
 from kvsim.cost.model import SCALAR_RUN
@@ -33,9 +33,9 @@ def content_key(seq: Sequence, page: int) -> Key:
     parts, known = [], 0
     for id, first, count in seq.chain or ():
         stop = min(first + count, pages)
-        parts.append(key_of((id,)) * (stop - first))
+        parts.append(same(id, stop - first))
         known = stop
-    parts.append(key_of((-2 - seq.row,)) * (pages - known))
+    parts.append(same(-2 - seq.row, pages - known))
     return b"".join(parts)
 
 
@@ -215,8 +215,13 @@ class SglangReplica:
 
     def _commit_decode(self, batch: Batch, shape: StepShape, ends: list[int], start: int) -> None:
         """The steps of `_stride` that ended at `ends` have been taken."""
-        record, engine, steps = self.record, self.engine, len(ends)
-        self._record_stride(shape, ends, start)
+        record, engine, n, steps = self.record, self.engine, self.decode.count, len(ends)
+        record.engine_steps += steps
+        record.decode_tokens += n * steps
+        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
+        record.tokens(ends[0], self.decode.tokens(ends[-1]))
+        if steps > 1:
+            record.stride(ends)
         at = 0
         while True:  # piece by piece, where the timeline looks at the state within
             to = min(steps, bisect_left(ends, record.next_sample) + 1)
@@ -229,21 +234,6 @@ class SglangReplica:
             if to == steps:
                 break
         self._complete(finished)
-
-    def _record_stride(self, shape: StepShape, ends: list[int], start: int) -> None:
-        record, n, steps = self.record, self.decode.count, len(ends)
-        record.engine_steps += steps
-        record.decode_tokens += n * steps
-        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
-        record.tokens(ends[0], self.decode.tokens(ends[-1]))
-        if steps > 1:
-            record.stride(ends)
-
-    def halt(self) -> None:
-        """It is gone: record the steps that have ended of the stride in flight."""
-        ended = self._flight[: min(bisect_right(self._flight, int(self.env.now)), len(self._flight) - 1)]
-        if ended:
-            self._record_stride(decode_shape(self.decode, FULL, 0), ended, self.now)
 
     def _complete(self, finished: list[Job]) -> None:
         for job in finished:

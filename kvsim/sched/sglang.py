@@ -97,7 +97,6 @@ class Budget:
         self.prefill -= tokens
 
 
-@SCHEDULERS("sglang")
 class Sglang:
     """Call `add` for arrivals, then `schedule`, run the batch, and `apply` it; once a step, also when it is None."""
 
@@ -372,3 +371,6 @@ class Sglang:
                 else:
                     ahead.insert(key)
         self.waiting.sort(key=rank.__getitem__)
+
+
+SCHEDULERS("sglang")(Sglang)
