@@ -23,7 +23,7 @@ from kvsim.cluster.member import Build, Member
 from kvsim.cluster.router import ROUTERS
 from kvsim.engine.arrivals import Arrivals
 from kvsim.engine.decode_set import NEVER
-from kvsim.engine.replay import STOP_EVERY, Chains, Stop, Stopped
+from kvsim.engine.replay import Chains, Stop, Stopped
 from kvsim.record import Recorder
 from kvsim.trace.types import Trace
 
@@ -187,7 +187,7 @@ class Cluster:
         self._arrivals.ended(seq.row, now)
         self._count()
         self._retire(member)
-        if self.options.stop is not None and self._ended % STOP_EVERY == 0 and self.options.stop(self.record, now):
+        if self.options.stop is not None and self.options.stop(self.record, now):
             raise Stopped
         self._arm()
 

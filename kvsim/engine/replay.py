@@ -24,9 +24,7 @@ Chains = Callable[[int], list[Part]]
 
 
 Stop = Callable[[Recorder, int], object]
-"""(what is recorded, now) → something true where the rest of the run is not wanted"""
-STOP_EVERY = 64
-"""requests that end between two questions"""
+"""(what is recorded, now) → something true where the rest of the run is not wanted; asked whenever a request ends"""
 
 
 class Stopped(Exception):
@@ -90,7 +88,7 @@ class TraceSource:
         self._arrivals.ended(seq.row, now)
         self.next_ns = self._arrivals.next_ns
         self._count()
-        if self._stop is not None and self._ended % STOP_EVERY == 0 and self._stop(self._record, now):
+        if self._stop is not None and self._stop(self._record, now):
             raise Stopped
 
     def refused(self, seq: Sequence, reason: str) -> None:

@@ -161,7 +161,7 @@ class Gaps:
         self._after: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def look(self, record: Recorder, now: int) -> None:
-        """To be called now and then while the run goes on."""
+        """To be called whenever a request ends: the first end within the period, and the first after it, bound it."""
         if self._before is None and now >= self._offer.begin_ns:
             self._before = record.itl()
         if self._after is None and now >= self._offer.end_ns:

@@ -30,8 +30,8 @@ FEW = 400
 """requests of the first, small run"""
 USUAL = 0.9
 """quantile of how long answers take that a lead-in lasts"""
-RARELY = 4096
-"""a run of twice as many judged requests is asked half as often whether it can be given up"""
+OFTEN, RARELY = 64, 4096
+"""requests that end between two looks at whether a run can be given up; of more than RARELY judged requests more"""
 
 
 def rate_at(index: int) -> float:
@@ -125,7 +125,7 @@ def evaluate(
     lost: list[str] = []
     gaps = Gaps(offer) if any(o.metric == "itl" for o in objectives.latency) else None
     hopeless = objectives.hopeless(offer)
-    often = max(1, len(offer.judged) // RARELY)
+    often = OFTEN * max(1, len(offer.judged) // RARELY)
     asked = 0
 
     def stop(record: Recorder, now: int) -> bool:

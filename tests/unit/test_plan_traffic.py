@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kvsim.plan import Objectives, Offer, plan
+from kvsim.plan.objectives import Gaps
 from kvsim.plan.people import excerpt, others
-from kvsim.plan.search import STEP
+from kvsim.plan.search import STEP, Load
 from kvsim.plan.traffic import Traffic, Warmth, fresh_tokens
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
@@ -55,6 +56,19 @@ def test_every_request_is_judged_once_and_people_keep_their_think_times(rate: fl
     assert (made.parent[follow] < np.flatnonzero(follow)).all()
     assert (made.session[made.parent[follow]] == made.session[follow]).all()
     assert np.array_equal(np.unique(made.block_ids), np.arange(made.block_ids.max() + 1))
+
+
+def test_gaps_between_tokens_are_those_of_the_judged_period() -> None:
+    """Not those of as many requests as end between two looks. Against them: sequences in steps that end within it."""
+    setup = prepare(Scenario(trace="made", model="llama-3.2-1b", device="l4", policy="paged", max_model_len=4096,
+                             interval=False, max_stride=1))
+    offer = Load.of(load("synth:chat?requests=300&rate=2&max_context=4000"), setup).at(24)
+    gaps = Gaps(offer)
+    record, _ = simulate(offer.trace, setup, setup.cost, stop=lambda record, now: gaps.look(record, now))
+    steps = record.step_columns()
+    inside = (steps["end_ns"] >= offer.begin_ns) & (steps["end_ns"] < offer.end_ns)
+    assert 0 < inside.sum() < 0.9 * len(inside)
+    assert int(gaps.counted(record)[1].sum()) == pytest.approx(int(steps["decode"][inside].sum()), rel=0.02)
 
 
 def test_a_piece_is_as_full_wherever_it_is_looked_at() -> None:
