@@ -6,7 +6,7 @@ arrival that nobody foresaw only shortens it; steps one by one (`max_stride = 1`
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator
 from itertools import accumulate
 from typing import Any
@@ -215,13 +215,8 @@ class SglangReplica:
 
     def _commit_decode(self, batch: Batch, shape: StepShape, ends: list[int], start: int) -> None:
         """The steps of `_stride` that ended at `ends` have been taken."""
-        record, engine, n, steps = self.record, self.engine, self.decode.count, len(ends)
-        record.engine_steps += steps
-        record.decode_tokens += n * steps
-        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
-        record.tokens(ends[0], self.decode.tokens(ends[-1]))
-        if steps > 1:
-            record.stride(ends)
+        record, engine, steps = self.record, self.engine, len(ends)
+        self._record_stride(shape, ends, start)
         at = 0
         while True:  # piece by piece, where the timeline looks at the state within
             to = min(steps, bisect_left(ends, record.next_sample) + 1)
@@ -234,6 +229,21 @@ class SglangReplica:
             if to == steps:
                 break
         self._complete(finished)
+
+    def _record_stride(self, shape: StepShape, ends: list[int], start: int) -> None:
+        record, n, steps = self.record, self.decode.count, len(ends)
+        record.engine_steps += steps
+        record.decode_tokens += n * steps
+        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
+        record.tokens(ends[0], self.decode.tokens(ends[-1]))
+        if steps > 1:
+            record.stride(ends)
+
+    def halt(self) -> None:
+        """It is gone: record the steps that have ended of the stride in flight."""
+        ended = self._flight[: min(bisect_right(self._flight, int(self.env.now)), len(self._flight) - 1)]
+        if ended:
+            self._record_stride(decode_shape(self.decode, FULL, 0), ended, self.now)
 
     def _complete(self, finished: list[Job]) -> None:
         for job in finished:
