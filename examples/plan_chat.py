@@ -19,5 +19,5 @@ answer = plan(
 )
 for candidate in answer.candidates:
     print(f"{candidate.label:<22}{candidate.rate_per_replica or 0:>6.2f} requests/s a replica "
-          f"{candidate.replicas or '-':>4} GPUs   limit: {candidate.limit or candidate.reason}")
+          f"{candidate.gpus or '-':>4} GPUs   limit: {candidate.limit or candidate.reason}")
 print(f"best: {answer.answer.label}" if answer.answer else "out of reach")
