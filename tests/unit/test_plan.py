@@ -120,12 +120,16 @@ def test_the_interval_holds_what_other_people_get(url: str, policy: str, monkeyp
     assert np.mean(inside) >= 0.8
 
 
-def test_monotone_in_slo_and_in_rate() -> None:
-    trace = traffic(7)
-    rates = [find(trace, f"ttft_p90={limit}ms").answer for limit in (60, 120, 250, 500, 2000)]
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_monotone_in_slo_and_in_rate(seed: int) -> None:
+    rng = random.Random(seed)
+    trace = traffic(seed) if seed < 9 else load("synth:chat?requests=200&rate=2&max_context=4000&seed=9")
+    limits = sorted(rng.uniform(60, 2000) for _ in range(5))
+    rates = [find(trace, f"ttft_p90={limit}ms").answer for limit in (40, *limits, 4000)]
     found = [0.0 if a is None else a.rate_per_replica for a in rates]
     assert found == sorted(found) and found[0] < found[-1]
-    counts = [find(transform.scale_rate(trace, f), "ttft_p90=250ms").answer.replicas for f in (1, 3, 10, 40)]
+    factors = [1, *sorted(rng.uniform(1, 40) for _ in range(3)), 40]
+    counts = [find(transform.scale_rate(trace, f), "ttft_p90=500ms").answer.replicas for f in factors]
     assert counts == sorted(counts) and counts[0] < counts[-1]
 
 
