@@ -73,9 +73,9 @@ def controls(block: Block) -> dict[str, Any]:
 
 
 def every(element: Any) -> list[Any]:
-    """Where a control can be moved: every option as it is written, both ends of a range, the other state, a click."""
+    """Where a control can be moved: every option as it is written, both ends of a slider, the other state, a click."""
     if options := getattr(element, "options", None):
-        return list(options)
+        return [options[0], options[-1]] if element.type == "select_slider" else list(options)
     if element.type in ("slider", "number_input"):
         return [element.min, element.max]
     return [True] if element.type in ("button", "download_button") else [not element.value]
