@@ -17,13 +17,13 @@ for system in ${*:-a100-80-sxm h100-sxm h200-sxm l40s b200 rtx-pro-6000 rtx-4090
     out=$new/$system.json
     case $system in  # as fine as 300 kB allow
     a100-80-sxm) aiconfigurator "$system" --tolerance 0.02 --out "$out" ;;
-    l40s) aiconfigurator "$system" --tolerance 0.06 --m-knots 20 --out "$out" ;;
-    b200) aiconfigurator "$system" --tolerance 0.08 --m-knots 17 --out "$out" ;;
+    l40s) aiconfigurator "$system" --tolerance 0.075 --out "$out" ;;
+    b200) aiconfigurator "$system" --tolerance 0.07 --m-knots 48 --out "$out" ;;
     rtx-4090) layers "$system" --tolerance 0.01 --out "$out" ;;
     rtx-pro-6000)
-        layers "$system" --tolerance 0.08 --out "$new/layers.json"
+        layers "$system" --tolerance 0.075 --m-knots 30 --out "$new/layers.json"
         # The layers are vLLM 0.19's; so is the all-reduce, 2.4 to 3.5 times slower than the newest table's.
-        aiconfigurator "$system" --tolerance 0.09 --m-knots 15 --all-reduce 0.19.0 --onto "$new/layers.json" --out "$out"
+        aiconfigurator "$system" --tolerance 0.09 --m-knots 28 --all-reduce 0.19.0 --onto "$new/layers.json" --out "$out"
         ;;
     *) aiconfigurator "$system" --out "$out" ;;
     esac
