@@ -10,9 +10,9 @@ from rich.text import Text
 
 from kvsim.plan import Answer, Candidate
 from kvsim.report.palette import TIERS
-from kvsim.report.terminal import notes
+from kvsim.report.terminal import line, notes
 from kvsim.scenario import Scenario
-from kvsim.units import format_count
+from kvsim.units import format_count, format_duration
 
 FRONT = 8
 """rows of the Pareto front that are shown"""
@@ -29,10 +29,16 @@ def capacity(answer: Answer, scenario: Scenario) -> RenderableType:
 def demands(answer: Answer) -> str:
     """The objectives as they were asked for."""
     goals = answer.objectives
-    latency = [f"{o.name} ≤ {o.limit_s:g} s" for o in goals.latency]
-    each = ", ".join(f"{name} ≤ {limit:g} s" for name, limit in goals.each.items())
-    good = [f"{each} in {goals.goodput:.4g} of requests"] if each else []
-    return " · ".join([*latency, *good, f"refused ≤ {goals.refused:.1%}"])
+    latency = [f"{o.name} ≤ {format_duration(o.limit_s)}" for o in goals.latency]
+    each = ", ".join(f"{name} ≤ {format_duration(limit)}" for name, limit in goals.each.items())
+    good = [f"{each} for {100 * goals.goodput:.4g}% of requests"] if each else []
+    return " · ".join([*latency, *good, f"refused ≤ {100 * goals.refused:.4g}%"])
+
+
+def judged(answer: Answer) -> str:
+    """By how many requests."""
+    all_of = answer.requests == answer.trace_requests
+    return f"all {answer.requests:,}" if all_of else f"{answer.requests:,} of {answer.trace_requests:,}"
 
 
 def verdict(answer: Answer) -> str:
@@ -40,10 +46,13 @@ def verdict(answer: Answer) -> str:
     best = answer.answer
     if best is None:
         return "Not reachable by any of these candidates."
-    count = f"{best.replicas} replica{'s' * (best.replicas != 1)}" if best.replicas else "replicas"
-    gpus = f"{count} of {best.tp} × {best.device} under {best.policy}"
-    carry = "GPUs carry" if best.gpus != 1 else "GPU carries"
-    return f"{gpus}: {best.gpus} {carry} {format_count(answer.target_rate or 0)} requests/s"
+    each = f"of {best.tp} × {best.device} under {best.policy}"
+    carry = "carries" if best.replicas == 1 else "carry"
+    return f"{_replicas(best)} {each} {carry} {format_count(answer.target_rate or 0)} requests/s"
+
+
+def _replicas(best: Candidate) -> str:
+    return f"{best.replicas:,} replica{'s' * (best.replicas != 1)}" if best.replicas else "Replicas"
 
 
 def span(candidate: Candidate, key: str, write: Callable[[float], str]) -> str:
@@ -56,23 +65,27 @@ def _verdict(answer: Answer, scenario: Scenario) -> list[RenderableType]:
     best = answer.answer
     lines: list[RenderableType] = [
         Text.from_markup(f"[bold]{scenario.model}[/] · {scenario.trace.rsplit('/', 1)[-1]} · {demands(answer)}"),
-        Text(f"Steady traffic, judged by {answer.requests:,} of {answer.trace_requests:,} requests", style="dim"),
+        Text(f"Steady traffic, judged by {judged(answer)} requests", style="dim"),
         Text(),
         Text(verdict(answer), style="bold green" if best else "bold red"),
     ]
     if best is None:
         return lines
-    facts = [f"each replica holds {format_count(best.rate_per_replica or 0)} requests/s"]
+    holds = f"holds {format_count(best.rate_per_replica or 0)} requests/s"
     if interval := span(best, "rate_per_replica", format_count):
-        facts[0] += f" ({interval}: so {span(best, 'replicas', format_count)} replicas)"
+        holds += f" (90 %: {interval})"
+    if counts := span(best, "replicas", format_count):
+        steady = "–" not in counts
+        holds += f", so {counts} replica{'s' * (counts != '1')}{' at either end' if steady else ''}"
+    lines.append(line("A replica", holds))
     if best.cost_per_million_output_tokens is not None:
         cost = span(best, "cost_per_million_output_tokens", lambda value: f"{value:.3g}")
         paid = f"{best.cost_per_million_output_tokens:.3g} a million output tokens"
-        facts.append(paid + (f" ({cost})" if cost else ""))
+        lines.append(line("Cost", paid + (f" ({cost})" if "–" in cost else "")))
     if best.kwh_per_million_output_tokens is not None:
-        facts.append(f"at most {best.kwh_per_million_output_tokens:.3g} kWh a million, at the boards' power limit")
-    lines.append(Text("; ".join(facts)))
-    lines.append(Text(f"Limit: {best.limit}. {best.reason[:1].upper()}{best.reason[1:]}."))
+        most = f"at most {best.kwh_per_million_output_tokens:.3g} kWh a million output tokens"
+        lines.append(line("Energy", f"{most}, at the boards' power limit"))
+    lines.append(line("Limit", f"{best.limit}. {best.reason}."))
     tier = best.tier or ""
     lines.append(Text(TIERS.get(tier, ""), style="green" if tier in ("measured", "imported") else "bold yellow"))
     return lines
@@ -80,12 +93,12 @@ def _verdict(answer: Answer, scenario: Scenario) -> list[RenderableType]:
 
 def _candidates(answer: Answer) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("a replica", style="bold", overflow="fold", min_width=14)
-    table.add_column("policy", overflow="fold", min_width=13)
+    table.add_column("a replica", style="bold", overflow="fold")
+    table.add_column("policy", overflow="fold")
     priced = any(c.cost_per_million_output_tokens is not None for c in answer.candidates)
-    for title in ("requests/s", "replicas", "GPUs", *(["a M tokens"] if priced else [])):
+    for title in ("req/s", "replicas", "GPUs", *(["cost/M"] if priced else [])):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("limit", no_wrap=True)
+    table.add_column("limit")
     for number, c in enumerate(answer.candidates):
         mark = "bold green" if number == answer.best else "dim" if not c.reachable else ""
         cost = c.cost_per_million_output_tokens
@@ -102,7 +115,13 @@ def _number(value: float | None) -> str:
 
 
 def _reasons(answer: Answer) -> list[RenderableType]:
-    return [Text(f"{c.label}: {c.reason}", style="dim") for c in answer.candidates if not c.reachable]
+    """Why candidates are out, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for c in answer.candidates:
+        if not c.reachable:
+            by_reason.setdefault(c.reason, []).append(c.label)
+    texts = [Text(f"{', '.join(labels)}: {reason}", style="dim") for reason, labels in by_reason.items()]
+    return [Text(), *texts] if texts else []
 
 
 def _front(answer: Answer) -> list[RenderableType]:

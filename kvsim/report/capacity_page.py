@@ -53,7 +53,7 @@ def _candidates(answer: Answer) -> str:
         rows.append(f"<tr><td>{escape(c.label)}</td>{cells}</tr>")
     titles = "".join(f"<th>{title}</th>" for title in head)
     table = f"<table><tr><th></th>{titles}</tr>{''.join(rows)}</table>"
-    hint = f"The best has the lowest {answer.by}. Intervals: the cost model's 90 % error and other parts of the trace."
+    hint = f"The best has the lowest {answer.by}. Intervals (90 %): the cost model's error and other people."
     return f'<section><h2>Candidates</h2><p class="hint">{hint}</p><div class="card wide">{table}</div></section>'
 
 

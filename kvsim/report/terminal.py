@@ -113,7 +113,7 @@ def _trust(where: Summary) -> Text:
     return Text(trust(where, f"Profile of unknown origin ({tier})."), style=style)
 
 
-def _line(label: str, text: str) -> Table:
+def line(label: str, text: str) -> Table:
     """A label and a text that wraps beside it."""
     row = Table.grid(padding=(0, 0))
     row.add_column(width=_LABEL, style="bold")
@@ -132,11 +132,11 @@ def _facts(summary: Summary) -> list[RenderableType]:
         done += f" · [yellow]{requests['refused']:,} refused[/] ({reasons})"
     if requests.get("failed"):
         done += f" · [red]{requests['failed']:,} failed[/]"
-    lines = [_line("Requests", done)]
+    lines = [line("Requests", done)]
     if rates["requests_per_s"] is not None:
         interval = span((summary.get("interval") or {}).get("output_tokens_per_s"), format_count)
         lines.append(
-            _line(
+            line(
                 "Throughput",
                 f"{format_count(rates['requests_per_s'])} requests/s · "
                 f"[bold]{format_count(rates['output_tokens_per_s'])}[/] output tokens/s"
@@ -146,7 +146,7 @@ def _facts(summary: Summary) -> list[RenderableType]:
         )
     if goodput := summary.get("goodput"):
         rate, share = goodput["requests_per_s"], percent(goodput["share"])
-        lines.append(_line("Goodput", f"{format_count(rate or 0)} requests/s meet the objectives ({share})"))
+        lines.append(line("Goodput", f"{format_count(rate or 0)} requests/s meet the objectives ({share})"))
     return list(lines)
 
 
@@ -178,29 +178,29 @@ def _memory(summary: Summary, several: bool = False) -> list[RenderableType]:
     if size:
         gpu, replica = (" a GPU", " a replica") if several else ("", "")
         holds = f" · {memory['kv_tokens']:,} tokens{replica}"
-        lines.append(_line("KV cache", f"[bold]{format_bytes(size)}[/]{gpu}{blocks}{holds}"))
+        lines.append(line("KV cache", f"[bold]{format_bytes(size)}[/]{gpu}{blocks}{holds}"))
     elif size == 0:
-        lines.append(_line("KV cache", "none: every step computes the whole sequence again"))
+        lines.append(line("KV cache", "none: every step computes the whole sequence again"))
     shares = memory["mean"]
     if any(shares.values()):
         lines.append(Padding(memory_bar(shares, 67), (0, 0, 0, _LABEL)))
         keys = {name: f"[{MEMORY[name].colour}]{MEMORY[name].glyph}[/] {name}" for name in shares}
-        lines.append(_line("", "   ".join(f"{keys[name]} {percent(share)}" for name, share in shares.items() if share)))
+        lines.append(line("", "   ".join(f"{keys[name]} {percent(share)}" for name, share in shares.items() if share)))
         saved = memory["shared_saved_bytes"]
         shared = f" · sharing saves {format_bytes(saved)}" if saved else ""
-        lines.append(_line("", f"[dim]mean over time; at most {percent(memory['peak_used_share'])} used{shared}[/]"))
+        lines.append(line("", f"[dim]mean over time; at most {percent(memory['peak_used_share'])} used{shared}[/]"))
     if not summary["steps"] and summary["requests"]["completed"]:  # of a server that was measured nothing else is known
-        return [*lines, _line("Cache", f"prefix hits {percent(cache['prefix_hit_share'])}")]
+        return [*lines, line("Cache", f"prefix hits {percent(cache['prefix_hit_share'])}")]
     counts = [
         f"prefix hits {percent(cache['prefix_hit_share'])}",
         _count(cache["preemptions"], "preemptions"),
         _count(cache["evicted_blocks"], "evicted blocks"),
         f"{format_bytes(cache['swapped_bytes'])} swapped" if cache["swapped_bytes"] else "",
     ]
-    lines.append(_line("Cache", " · ".join(filter(None, counts))))
+    lines.append(line("Cache", " · ".join(filter(None, counts))))
     tokens = [_count(work["prefill"], "prefill"), _count(work["decode"], "decode tokens")]
     again = [_count(work["recomputed"], "recomputed")] if work["recomputed"] else []
-    lines.append(_line("Computed", " · ".join(filter(None, [*tokens, *again, f"{summary['steps']:,} steps"]))))
+    lines.append(line("Computed", " · ".join(filter(None, [*tokens, *again, f"{summary['steps']:,} steps"]))))
     return lines
 
 
