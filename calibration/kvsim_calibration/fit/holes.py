@@ -25,16 +25,16 @@ GLITCH = 0.15
 that (B200, fp8: one row in twenty took twice as long as the rows around it)"""
 
 
-def expected(grid: Floats, distance: Floats) -> Floats:
+def expected(grid: Floats, distance: Floats, reach: int = REACH) -> Floats:
     """What the kernels like it say of each cell of grid[kernel, place], the cell's own value unseen; NaN where no
     like kernel knows.
 
     The cliffs of like kernels lie at the same places. So each says its own value there, scaled by how the two compare
-    around the cell: the median over REACH places on either side, near ones weighing more. Of what they say the median
+    around the cell: the median over `reach` places on either side, near ones weighing more. Of what they say the median
     counts, like ones weighing more. Medians, since some rows are off by a factor: with means, B200's fp8 GEMMs were
     off by 6.5 %, with medians by 1.5 %."""
     logs, (kernels, places) = np.log(grid), grid.shape
-    steps = np.array([d for d in range(-REACH, REACH + 1) if d and abs(d) < places])
+    steps = np.array([d for d in range(-reach, reach + 1) if d and abs(d) < places])
     around = np.arange(places) + steps[:, None]
     inside = (around >= 0) & (around < places)
     near = np.where(inside, 1 / np.abs(steps)[:, None], 0.0)
@@ -65,12 +65,12 @@ def _median(values: Floats, weights: Floats) -> Floats:
     return np.where(half > 0, (low + high) / 2, np.nan)
 
 
-def filled(x: Floats, grid: Floats, distance: Floats) -> Floats:
+def filled(x: Floats, grid: Floats, distance: Floats, reach: int = REACH) -> Floats:
     """grid[kernel, x] without holes (NaN) and glitches: they take what like kernels say (`expected`), a hole without
     any a chord of its own. A glitch is off by GLITCH, to the same side, from that and from both of its neighbours.
 
     `distance[i, j]` between kernels; infinite: not alike."""
-    result, said = grid.copy(), expected(grid, distance)
+    result, said = grid.copy(), expected(grid, distance, reach)
     for row, like in zip(result, said, strict=True):
         known = np.flatnonzero(~np.isnan(row))
         if not len(known):

@@ -22,7 +22,7 @@ from kvsim.device.forms import (
 )
 from kvsim_calibration.evaluate import groups, moe_key
 from kvsim_calibration.fit.attention import floats
-from kvsim_calibration.fit.holes import filled
+from kvsim_calibration.fit.holes import LIKE, REACH, filled
 from kvsim_calibration.fit.robust import fit, spread
 from kvsim_calibration.fit.thin import knots, rounded
 from kvsim_calibration.rows import KEYS
@@ -33,6 +33,9 @@ TILES = (1, 16, 64, 128)
 APART = (3.0, 1.0)
 """how far log N and log K set two shapes apart: tiles and waves over m hang on N, on K hardly (H100, bf16: 3.1 %
 against 3.4 % with equal weights)"""
+FEW_REACH = 4
+"""places around a hole at which the shapes of one model are compared: so few are not very like (a CPU's five shapes in
+three calibrations: 27, 14 and 14 % at p95 with 4, 31, 21 and 20 % with 16)"""
 
 
 def _best_tile(predict: Callable[[MatmulForm], Floats], ns: Floats) -> MatmulForm:
@@ -85,7 +88,7 @@ def _grid(frame: pl.DataFrame) -> tuple[Floats, list[tuple[int, int]], Floats]:
         rows.append(row)
     place = np.log(np.array(shapes, dtype=float))
     distance = np.abs(place[:, None] - place[None]) @ np.array(APART)
-    return ms, shapes, filled(ms, np.array(rows), distance)
+    return ms, shapes, filled(ms, np.array(rows), distance, REACH if len(shapes) > LIKE else FEW_REACH)
 
 
 def shared_knots(x: Floats, grid: Floats, most: int) -> list[int]:
