@@ -42,6 +42,8 @@ def load(
     from kvsim.trace.formats import FORMATS, ReadOptions
 
     name, said = _split(str(path))
+    if not name.strip():
+        raise InputError("the trace has no name: give a file, `sample` or `synth:PRESET`")
     if name.startswith(synth.PREFIX):
         return synth.from_text(name.removeprefix(synth.PREFIX), said)
     for key in said:

@@ -230,3 +230,9 @@ def test_options_behind_the_name(tmp_path: Path) -> None:
         load(tmp_path / "t.csv", block_size=0)
     with pytest.raises(InputError, match="unknown trace format 'azur': did you mean azure"):
         load(tmp_path / "t.csv", format="azur")
+
+
+@pytest.mark.parametrize("name", ["", " ", "?limit=3"])
+def test_no_name_is_not_the_folder_one_stands_in(name: str) -> None:
+    with pytest.raises(InputError, match="has no name"):
+        load(name)
