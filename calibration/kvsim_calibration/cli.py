@@ -142,7 +142,7 @@ def import_aiconfigurator(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder, wheel of aiconfigurator-core, or `installed`")],
     system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 80,
     all_reduce: Annotated[str | None, typer.Option(metavar="VERSION", help="All-reduce as this vLLM version had it "
-                                                   "[default: the newest]")] = None,
+                                                   "\\[default: the newest]")] = None,
     as_json: Json = False,
 ) -> int:  # fmt: skip
     """NVIDIA's kernel database (Apache-2.0): attention, GEMM, experts, all-reduce as vLLM runs them.

@@ -20,7 +20,7 @@ TorchDevice = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="Run it on this: cpu, cuda:0", rich_help_panel=_HERE)
 ]
 Profile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="Of this device, from `kvsim calibrate` [default: it "
+    Path | None, typer.Option("--profile", metavar="FILE", help="Of this device, from `kvsim calibrate` \\[default: it "
                               "is calibrated first, for --budget]", rich_help_panel=_HERE)
 ]  # fmt: skip
 TruthModel = Annotated[
@@ -34,7 +34,7 @@ Out = Annotated[
                               "`kvsim compare`", rich_help_panel=_HERE)
 ]  # fmt: skip
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Of the CPU [default: all cores]", rich_help_panel=_HERE)
+    int | None, typer.Option("--threads", min=1, help="Of the CPU \\[default: all cores]", rich_help_panel=_HERE)
 ]
 
 MOST_ROWS = 40

@@ -20,7 +20,7 @@ def command(
     ] = "",
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME|FILE", help="GPU of a measured run, instead of its own "
-                                 "word; with --engine, torch's name of what it runs on [default: cpu]")
+                                 "word; with --engine, torch's name of what it runs on \\[default: cpu]")
     ] = None,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="reference", help="Serve a short trace with it, here and now")

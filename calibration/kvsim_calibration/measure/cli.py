@@ -26,7 +26,7 @@ def command(
                                        rich_help_panel=_TRAFFIC)],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the Result folder here",
                                       rich_help_panel=_OUT)],
-    model: Annotated[str | None, typer.Option("--model", help="Name to ask for [default: the first it serves]",
+    model: Annotated[str | None, typer.Option("--model", help="Name to ask for \\[default: the first it serves]",
                                               rich_help_panel=_SERVER)] = None,
     device: Annotated[str, typer.Option("--device", help="What it runs on, for the record",
                                         rich_help_panel=_SERVER)] = "unknown",

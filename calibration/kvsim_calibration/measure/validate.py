@@ -20,8 +20,8 @@ def command(
                                                    "repeated")] = None,
     runs: Annotated[int, typer.Option("--runs", min=1, help="How often the trace is served")] = 3,
     fit: Annotated[bool, typer.Option("--fit/--no-fit", help="Fit the engine's constants on batches of its own first "
-                                      "[about a minute on a small model]")] = True,
-    name: Annotated[str | None, typer.Option("--name", help="Model name to ask for [default: the first it "
+                                      "\\[about a minute on a small model]")] = True,
+    name: Annotated[str | None, typer.Option("--name", help="Model name to ask for \\[default: the first it "
                                              "serves]")] = None,
     vocab: Annotated[int, typer.Option("--vocab", help="Token ids of prompts lie below this")] = 32_000,
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="A request that takes longer has "
