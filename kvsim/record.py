@@ -140,9 +140,18 @@ class Recorder:
         """One step, or one stride: `steps` steps of the same sequences in [start, end)."""
         self.steps += _pack_step(start, end, steps, replica, decode, chunks, tokens, attended)
 
-    def stride(self, ends: list[int]) -> None:
-        """When the steps ended of the stride of several that was just given to `step`."""
-        self._ends.fromlist(ends)
+    def decoded(
+        self, start: int, ends: list[int], replica: int, decode: int, attended: int, before: dict[int, int]
+    ) -> None:
+        """A stride of decode steps of `decode` sequences from `start` on, which ended at `ends`; `before` is
+        as in `tokens`."""
+        steps = len(ends)
+        self.engine_steps += steps
+        self.decode_tokens += decode * steps
+        self.step(start, ends[-1], steps, replica, decode, 0, 0, attended)
+        self.tokens(ends[0], before)
+        if steps > 1:
+            self._ends.fromlist(ends)
 
     def gap(self, ns: int) -> None:
         """One sequence had a token `ns` after the one before."""

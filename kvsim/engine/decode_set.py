@@ -7,6 +7,7 @@ its sequences move from growing to saturated on a step that is known when they j
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 
 from kvsim.cache.base import Sequence
@@ -173,3 +174,8 @@ class DecodeSet:
         for group in self._windowed:
             group.settle(self.step)
         return self._finish.get(self.step, [])
+
+
+def ended_by(ends: list[int], now: int) -> list[int]:
+    """Of the steps of a stride in flight, which end at `ends`, those over at `now`. The last ends by an event."""
+    return ends[: min(bisect_right(ends, now), len(ends) - 1)]

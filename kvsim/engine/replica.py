@@ -9,7 +9,7 @@ Step mode is the same loop with `max_stride = 1`, and gives the same Result to t
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Generator
 from itertools import accumulate
 from typing import Any
@@ -21,7 +21,7 @@ from kvsim.cache.tier import NO_TIER, Tier
 from kvsim.cache.tiered import Tiered
 from kvsim.cost.model import SCALAR_RUN
 from kvsim.cost.shape import StepShape
-from kvsim.engine.decode_set import NEVER, DecodeSet
+from kvsim.engine.decode_set import NEVER, DecodeSet, ended_by
 from kvsim.engine.interfaces import Source, StepCost
 from kvsim.engine.link import Link
 from kvsim.engine.sampling import sample
@@ -301,18 +301,13 @@ class Replica:
             self._finish(list(done), end)
 
     def _record_stride(self, shape: StepShape, ends: list[int], start: int) -> None:
-        record, n, steps = self.record, self.decode.count, len(ends)
-        record.engine_steps += steps
-        record.decode_tokens += n * steps
-        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
-        record.tokens(ends[0], self.decode.tokens(ends[-1]))
-        if steps > 1:
-            record.stride(ends)
+        decode = self.decode
+        before = decode.tokens(ends[-1])
+        self.record.decoded(start, ends, self.index, decode.count, shape.attended[0], before)
 
     def halt(self) -> None:
         """It is gone: record the steps that have ended of the stride in flight."""
-        ended = self._flight[: min(bisect_right(self._flight, int(self.env.now)), len(self._flight) - 1)]
-        if ended:
+        if ended := ended_by(self._flight, int(self.env.now)):
             self._record_stride(self._shape, ended, self.now)
 
     def _pass_until_woken(self, ends: list[int], start: int) -> Generator[simpy.Event, Any, None]:

@@ -6,7 +6,7 @@ arrival that nobody foresaw only shortens it; steps one by one (`max_stride = 1`
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Generator
 from itertools import accumulate
 from typing import Any
@@ -19,7 +19,7 @@ from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.cache.retention import FULL
 from kvsim.cost.model import SCALAR_RUN
 from kvsim.cost.shape import StepShape
-from kvsim.engine.decode_set import NEVER, DecodeSet
+from kvsim.engine.decode_set import NEVER, DecodeSet, ended_by
 from kvsim.engine.interfaces import Source, StepCost
 from kvsim.engine.shapes import decode_shape
 from kvsim.record import Recorder
@@ -231,18 +231,13 @@ class SglangReplica:
         self._complete(finished)
 
     def _record_stride(self, shape: StepShape, ends: list[int], start: int) -> None:
-        record, n, steps = self.record, self.decode.count, len(ends)
-        record.engine_steps += steps
-        record.decode_tokens += n * steps
-        record.step(start, ends[-1], steps, self.index, n, 0, 0, shape.attended[0])
-        record.tokens(ends[0], self.decode.tokens(ends[-1]))
-        if steps > 1:
-            record.stride(ends)
+        decode = self.decode
+        before = decode.tokens(ends[-1])
+        self.record.decoded(start, ends, self.index, decode.count, shape.attended[0], before)
 
     def halt(self) -> None:
         """It is gone: record the steps that have ended of the stride in flight."""
-        ended = self._flight[: min(bisect_right(self._flight, int(self.env.now)), len(self._flight) - 1)]
-        if ended:
+        if ended := ended_by(self._flight, int(self.env.now)):
             self._record_stride(decode_shape(self.decode, FULL, 0), ended, self.now)
 
     def _complete(self, finished: list[Job]) -> None:

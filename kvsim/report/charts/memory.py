@@ -76,20 +76,23 @@ def bars(runs: Runs) -> alt.Chart:
     names, kinds, places, shares = zip(*rows, strict=True)
     shown = [name for name in MEMORY if any(k == name and s > 0 for _, k, _, s in rows)] or list(MEMORY)
     source = records(run=names, category=kinds, order=places, share=np.array(shares))
+    share = alt.X("share:Q", stack="zero", axis=share_axis("of the KV pool, mean over time"),
+                  scale=alt.Scale(domain=[0, 1]))  # fmt: skip
+    return _bar_a_run(source, list(runs), share, categories(shown)).encode(
+        tooltip=["run:N", "category:N", alt.Tooltip("share:Q", format=".2%")]
+    )
+
+
+def _bar_a_run(source: Any, runs: list[str], x: alt.X, color: alt.Color) -> alt.Chart:
+    """Stacked bars of `source`: its columns `run` and `order`, and what `x` and `color` name."""
     return (
         alt.Chart(source, height=48 * len(runs) + 120)
         .mark_bar(opacity=0.9)
         .encode(
-            x=alt.X(
-                "share:Q",
-                stack="zero",
-                axis=share_axis("of the KV pool, mean over time"),
-                scale=alt.Scale(domain=[0, 1]),
-            ),
-            y=alt.Y("run:N", sort=list(runs), title=None, axis=alt.Axis(labelLimit=200)),
-            color=categories(shown),
+            x=x,
+            y=alt.Y("run:N", sort=runs, title=None, axis=alt.Axis(labelLimit=200)),
+            color=color,
             order=alt.Order("order:Q"),
-            tooltip=["run:N", "category:N", alt.Tooltip("share:Q", format=".2%")],
         )
     )
 
@@ -110,21 +113,9 @@ def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
         rows += [(run, name, place, size, format_bytes(size)) for place, (name, size) in sizes]
     runs, kinds, order, size, text = zip(*rows, strict=True)
     source = records(run=runs, part=kinds, order=order, bytes=size, size=text)
-    return (
-        alt.Chart(source, height=48 * len(plans) + 120)
-        .mark_bar(opacity=0.9)
-        .encode(
-            x=alt.X(
-                "bytes:Q",
-                stack="zero",
-                scale=alt.Scale(nice=False),
-                axis=bytes_axis("of one GPU", most),
-            ),
-            y=alt.Y("run:N", sort=list(plans), title=None, axis=alt.Axis(labelLimit=200)),
-            color=palette(names, "part"),
-            order=alt.Order("order:Q"),
-            tooltip=["run:N", "part:N", "size:N"],
-        )
+    size_of = alt.X("bytes:Q", stack="zero", scale=alt.Scale(nice=False), axis=bytes_axis("of one GPU", most))
+    return _bar_a_run(source, list(plans), size_of, palette(names, "part")).encode(
+        tooltip=["run:N", "part:N", "size:N"]
     )
 
 
