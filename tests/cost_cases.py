@@ -77,6 +77,12 @@ KEY = AttentionKey(heads=32, kv_heads=8, head_dim=128, block_size=16)
 SKEW = SkewTable(sequences=(2, 64), skew=(1.0, 2.0, 8.0), alpha=((0.0, 0.3, 0.6), (0.0, 0.05, 0.1)))
 
 
+def decode_curve(ratio: float, **key: object) -> DecodeCurve:
+    """Of KEY, or of it with these changes: `ratio` times its form everywhere."""
+    table = Ragged(outer=(1, 512), inner=((16, 8192), (16, 8192)), ratio=((ratio, ratio),) * 2)
+    return DecodeCurve(key=KEY.model_copy(update=key), form=GPU.decode, table=table, source="test")
+
+
 def curved() -> DeviceProfile:
     """A profile in which every table bends."""
     waves = Ragged(outer=(1, 4, 32, 256), inner=((64, 512, 4096), (100, 1000), (64, 512, 4096, 16384), (64, 4096)),
