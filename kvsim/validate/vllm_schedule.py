@@ -82,13 +82,15 @@ def steps(recording: Json) -> list[Json]:
 
     def watch(replica: Replica, plan: Plan) -> None:
         now = int(replica.env.now)
-        if not plan.chunks and not plan.steps:
-            return
         kv: Any = replica.kv
         if plan.steps and not plan.taken:  # what decodes take, they take when the step is scheduled
             kv.advance(1)
             plan.taken = 1
         free_blocks = kv.free
+        if not plan.chunks and not plan.steps:
+            if not plan.preempted:
+                return
+            replica.now += 1  # the first that runs gave way itself: no time passes in ours, theirs counts it as a step
         while len(taken) < now:  # steps in which nothing was there to run
             taken.append(_step({}, replica, [], 0, [], {}, names))
         scheduled = {names[seq.row]: tokens for seq, tokens, _ in plan.chunks}
