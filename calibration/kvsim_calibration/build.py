@@ -69,6 +69,8 @@ class Group:
     keys: Mask
     """rows of held-out keys"""
     rows: Rows
+    warm: Mask
+    """rows that a warm L2 made too fast: they bound a table from below, and are no trial of it"""
 
     def train(self) -> pl.DataFrame:
         """What tables may see."""
@@ -80,7 +82,7 @@ class Group:
 
     def form_train(self) -> pl.DataFrame:
         """What forms may see."""
-        return self.frame.filter(~self.points & ~self.keys)
+        return self.frame.filter(~self.points & ~self.keys & ~self.warm)
 
 
 def groups_of(tag: str, sources: Iterable[Rows]) -> Iterator[Group]:
@@ -93,7 +95,8 @@ def groups_of(tag: str, sources: Iterable[Rows]) -> Iterator[Group]:
             points, keys = held_out(frame, [*by, *POINTS[rows.family]]), held_out(frame, by, KEY_SEED)
             if keys.all() or not (~points & ~keys).any():  # so few kernels that none is left to fit a form to
                 keys = np.zeros_like(keys)
-            yield Group(f"{tag}-{rows.family}-{dtype}", rows.family, frame, points, keys, rows)
+            warm = frame["warm"].to_numpy() if "warm" in frame.columns else np.zeros_like(points)
+            yield Group(f"{tag}-{rows.family}-{dtype}", rows.family, frame, points & ~warm, keys, rows, warm)
 
 
 def build(base: DeviceProfile, tag: str, sources: Iterable[Rows], made_by: str, options: Options = DEFAULTS,
@@ -194,7 +197,7 @@ def held_out_points(group: Group, profile: DeviceProfile) -> pl.DataFrame:
 
 def held_out_keys(group: Group, profile: DeviceProfile) -> pl.DataFrame:
     """All rows of held-out keys, tried on the profile without their tables; `how` names the fallback."""
-    frame = group.frame.filter(group.keys)
+    frame = group.frame.filter(group.keys & ~group.warm)
     gone = {_place(group.family, key) for key, _ in groups(frame, KEYS[group.family])}
     return _tried(group, _without(profile, group, gone), frame, known=False)
 

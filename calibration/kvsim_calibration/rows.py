@@ -6,7 +6,7 @@
 | prefill | KEY, chunks (equal ones), tokens (of a chunk), context (cached before it) |
 | mixed | KEY, tokens, context (of the one chunk), n, attended |
 | skew | KEY, tokens, context, n, mean, longest, ns_mean, ns_longest (the batch with all at the mean, the longest) |
-| linear | dtype, n, k, m |
+| linear | dtype, n, k, m; maybe warm (bool: the weights came from L2, a time that no engine sees) |
 | moe | hidden, inter, experts, top_k, dtype, m |
 | memory | op, dtype, bytes |
 | collective | gpus, bytes |

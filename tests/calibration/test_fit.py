@@ -110,6 +110,37 @@ def test_a_cliff_is_found_where_its_row_was_held_out() -> None:
     assert tried.height > 5 and tried["error"].abs().median() < 0.03
 
 
+def test_weights_from_a_warm_l2_bound_a_table_and_are_no_trial_of_it() -> None:
+    """All shapes below 16 MB ran five times as fast as memory can be: predicted is what memory allows."""
+    frame = linear_frame().with_columns(warm=(pl.col("n") * pl.col("k") < 8e6) & (pl.col("m") <= 64))
+    frame = frame.with_columns(ns=pl.when("warm").then(pl.col("ns") / 5).otherwise("ns"))
+    profile = made(rows_of("linear", frame), wanted=False)
+    (group,) = groups_of("aic", [rows_of("linear", frame)])
+    for tried in (held_out_points(group, profile), held_out_keys(group, profile)):
+        assert tried.height and not tried["warm"].any()
+    (table,) = profile.curves.linear
+    assert table.form.byte_efficiency == pytest.approx(0.8, rel=0.05)
+    warm = frame.filter("warm")
+    from_memory = (warm["n"] * warm["k"]).to_numpy() * 2e9 / (0.8 * FACTS.bandwidth)
+    assert (predict(profile, "linear", warm) >= 0.95 * from_memory).all()
+
+
+def test_prefill_kernels_with_as_many_blocks_jump_at_the_same_lengths() -> None:
+    """Waves of 128 blocks of 128 queries: a held-out row is known from kernels with other heads and other chunks."""
+    rows = []
+    for (heads, kv), chunks, tokens in product(HEADS, (1, 2, 4, 8, 16, 32), (128, 256, 512, 1024, 2048)):
+        waves = -(-chunks * heads * tokens // 128 // 128)
+        rows.append({**key(heads, kv), "chunks": chunks, "tokens": tokens, "context": 0,
+                     "ns": 10_000 + 30_000.0 * waves * tokens / 128})
+    frame = pl.DataFrame(rows)
+    profile = made(rows_of("prefill", frame), wanted=False)
+    (group,) = groups_of("aic", [rows_of("prefill", frame)])
+    shared = pl.col("heads").is_in([4, 8, 16, 32, 64])
+    tried = held_out_points(group, profile).filter(shared)
+    error = tried["error"].abs()  # asked by chunks alone: 8 and 32 %
+    assert tried.height > 20 and error.median() < 0.01 and error.quantile(0.9) < 0.1
+
+
 def test_held_out_keys_are_answered_by_a_fallback() -> None:
     profile = made(rows_of("linear", linear_frame()), wanted=False)
     (group,) = groups_of("aic", [rows_of("linear", linear_frame())])

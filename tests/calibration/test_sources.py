@@ -86,6 +86,21 @@ def test_gemm_dtypes_are_ours_and_strange_ones_are_counted(tmp_path: Path) -> No
     assert rows.dropped == {"format kvsim does not know": 1}
 
 
+def test_weights_that_stay_in_l2_are_marked_where_some_were_faster_than_memory(tmp_path: Path) -> None:
+    def row(share: float, m: int = 1, speed: float = 0.8, dtype: str = "bfloat16") -> dict[str, object]:
+        n = int(share * FACTS.l2_bytes / 512 / (2 if dtype == "bfloat16" else 1))
+        ms = share * FACTS.l2_bytes / (speed * FACTS.bandwidth) * 1e3
+        return {"m": m, "n": n, "k": 512, "kernel_source": "x", "latency": ms, "gemm_dtype": dtype}
+
+    slow = row(0.1, dtype="fp8")  # of its dtype none is faster than memory
+    parquet(tmp_path, "gemm_perf", [row(0.06, speed=2), row(0.1), row(0.1, m=4096), row(0.015), row(0.2), slow])
+    (rows,) = aiconfigurator.read(str(tmp_path), "h100-sxm", FACTS)
+    marked = rows.frame.filter("warm").sort("n")
+    assert marked.select("dtype", "m").rows() == [("bf16", 1)] * 2
+    assert marked["n"].to_list() == [row(0.06)["n"], row(0.1)["n"]]
+    assert rows.frame.height == 6 and "2 rows of all dtypes, read from a warm L2" in rows.notes
+
+
 def test_experts_are_those_of_one_device(tmp_path: Path) -> None:
     row = {"moe_dtype": "bfloat16", "num_tokens": 4, "hidden_size": 4096, "inter_size": 14336, "topk": 2,
            "num_experts": 8, "moe_tp_size": 4, "moe_ep_size": 1, "distribution": "power_law_1.01", "latency": 0.1,

@@ -33,9 +33,6 @@ TILES = (1, 16, 64, 128)
 APART = (3.0, 1.0)
 """how far log N and log K set two shapes apart: tiles and waves over m hang on N, on K hardly (H100, bf16: 3.1 %
 against 3.4 % with equal weights)"""
-FEW_REACH = 4
-"""places around a hole at which the shapes of one model are compared: so few are not very like (a CPU's five shapes in
-three calibrations: 27, 14 and 14 % at p95 with 4, 31, 21 and 20 % with 16)"""
 
 
 def _best_tile(predict: Callable[[MatmulForm], Floats], ns: Floats) -> MatmulForm:
@@ -67,6 +64,9 @@ def linear_table(frame: pl.DataFrame, form: MatmulForm, facts: Facts, source: st
     """The `kept` shapes (all, unless told) of one dtype over one axis of at most `knots` values of m."""
     dtype = frame["dtype"][0]
     n, k, m, ns = floats(frame, "n", "k", "m", "ns")
+    if "warm" in frame.columns:  # reading the weights from memory would have taken longer
+        from_memory = n * k * element_bytes(dtype) * 1e9 / (form.byte_efficiency * facts.bandwidth)
+        ns = np.where(frame["warm"].to_numpy(), np.maximum(ns, from_memory), ns)
     ratio = ns / matmul_ns(form, facts, n, k, m, element_bytes(dtype), compute_dtype(dtype), np.maximum)
     ms, shapes, grid = _grid(frame.with_columns(ratio=ratio))
     rows = [i for i, shape in enumerate(shapes) if kept is None or shape in kept]
@@ -88,7 +88,14 @@ def _grid(frame: pl.DataFrame) -> tuple[Floats, list[tuple[int, int]], Floats]:
         rows.append(row)
     place = np.log(np.array(shapes, dtype=float))
     distance = np.abs(place[:, None] - place[None]) @ np.array(APART)
-    return ms, shapes, filled(ms, np.array(rows), distance, REACH if len(shapes) > LIKE else FEW_REACH)
+    return ms, shapes, filled(ms, np.array(rows), distance, _reach(len(shapes), len(ms)))
+
+
+def _reach(shapes: int, places: int) -> int:
+    """Places around a hole at which shapes are compared. Those of one model are few and not very alike: they are over
+    an eighth of the grid, 4 places of a CPU's 31 (its held-out p95 in three calibrations: 27, 14 and 14 % with 4, 31,
+    21 and 20 % with 16), 16 of an RTX 4090's 152."""
+    return REACH if shapes > LIKE else max(4, min(REACH, places // 8))
 
 
 def shared_knots(x: Floats, grid: Floats, most: int) -> list[int]:

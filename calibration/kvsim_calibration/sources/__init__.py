@@ -23,7 +23,8 @@ TAGS = (*PUBLISHED, *MEASURED)
 def read(tag: str, where: str, profile: DeviceProfile) -> list[Rows]:
     """The rows of one source for a device, as the import of that name reads them. Raises InputError."""
     if tag == "aic":
-        return aiconfigurator.read(where, profile.id, profile.facts)
+        all_reduce = profile.provenance.get("aic-collective-bf16")  # maybe of an older version than the others
+        return aiconfigurator.read(where, profile.id, profile.facts, all_reduce and all_reduce.versions["vllm"])
     if tag == "lss":
         return llmservingsim.read(where, profile.id)
     if tag == "vidur":

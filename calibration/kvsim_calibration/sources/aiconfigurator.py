@@ -14,6 +14,10 @@ on that GPU, one a point, so there is nothing to choose. What is left out, and w
 * all-reduce outside CUDA graphs (`vLLM_custom_eager`): launch time, not the reduction
 * all-reduce of more than two cards that only PCIe joins: vLLM turns this kernel off there (custom_all_reduce.py), whose
   cards read each other's whole buffers; what runs instead, NCCL's ring, is in no table
+
+What is marked `warm` instead: linear rows whose weights take 0.02 to 1/6 × L2, where reading them takes the time, of
+cards on which some of these were faster than memory can be (L40S up to 2.9 ×, RTX PRO 6000 1.9 ×; from 1/6 on none is:
+six sets of buffers take turns). An engine reads each layer's weights from memory, once a step.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from pathlib import Path
 import polars as pl
 
 from kvsim.device import Facts
+from kvsim.device.dtypes import compute_dtype, element_bytes
 from kvsim.errors import InputError
 from kvsim.precision import FORMATS
 from kvsim_calibration.rows import KEY, Rows
@@ -42,6 +47,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8
 ALL_REDUCE = "custom_allreduce_perf"
 L2_WARM = (0.1, 1.0)
 """share of L2 between which a generation row's KV was read from a warm L2"""
+L2_WARM_WEIGHTS = (0.02, 1 / 6)
+"""the same of a linear row's weights; below, a launch takes longer than reading them"""
 
 
 class Files:
@@ -98,7 +105,8 @@ def read(where: str, system: str, facts: Facts, all_reduce: str | None = None) -
     files = Files(where, system, {ALL_REDUCE: all_reduce} if all_reduce else None)
     if all_reduce and ALL_REDUCE not in files.tables:
         raise InputError(f"--all-reduce: {files.folder} has no all-reduce of vLLM {all_reduce}")
-    return [rows.distinct() for make in (_decode, _prefill, _linear, _moe, _collective) for rows in make(files, facts)]
+    families = (_decode, _prefill, _linear, _moe, _collective)
+    return [_marked(rows.distinct(), facts) for make in families for rows in make(files, facts)]
 
 
 def _decode(files: Files, facts: Facts) -> Iterator[Rows]:
@@ -123,11 +131,33 @@ def _prefill(files: Files, _: Facts) -> Iterator[Rows]:
             "chunks of one token: decode", pl.col("isl") == 1)
 
 
-def _linear(files: Files, _: Facts) -> Iterator[Rows]:
+def _linear(files: Files, facts: Facts) -> Iterator[Rows]:
     if read := files.read("gemm_perf", ("gemm_dtype", "m", "n", "k", "kernel_source")):
         frame = read[0].with_columns(dtype=_dtype("gemm_dtype"))
         yield _rows("linear", files, frame, read).drop("format kvsim does not know", pl.col("dtype").is_null()).drop(
             "N or K below 512: too small to weigh", (pl.col("n") < 512) | (pl.col("k") < 512))
+
+
+def _marked(rows: Rows, facts: Facts) -> Rows:
+    """Linear rows with `warm`, others as they are."""
+    if rows.family == "linear":
+        rows.frame = rows.frame.with_columns(warm=_warm_weights(facts))
+        if warm := int(rows.frame["warm"].sum()):
+            rows.notes = f"{warm:,} rows of all dtypes, read from a warm L2, count as no faster than memory"
+    return rows
+
+
+def _warm_weights(facts: Facts) -> pl.Expr:
+    """Whether a linear row's weights are of a size that stays in L2, where reading them is what takes the time; never
+    for a dtype of which no row is faster than memory."""
+    bytes_ = pl.col("n") * pl.col("k") * pl.col("dtype").replace_strict(
+        {name: element_bytes(name) for name in DTYPES.values()}, return_dtype=pl.Float64)
+    from_memory = bytes_ * 1e9 / facts.bandwidth
+    computing = 2e9 * pl.col("n") * pl.col("k") * pl.col("m") / pl.col("dtype").replace_strict(
+        {name: facts.peak_flops(compute_dtype(name)) for name in DTYPES.values()}, return_dtype=pl.Float64)
+    low, high = L2_WARM_WEIGHTS
+    stays = (bytes_ >= low * facts.l2_bytes) & (bytes_ <= high * facts.l2_bytes)
+    return stays & (computing < from_memory) & (pl.col("ns") < from_memory).any().over("dtype")
 
 
 def _moe(files: Files, _: Facts) -> Iterator[Rows]:
