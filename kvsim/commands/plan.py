@@ -85,7 +85,8 @@ def command(
     if html:
         from kvsim.report.capacity_page import write_capacity_page
 
-        write_capacity_page(html, answer, scenario)
+        with progress("Drawing the page") as update:
+            write_capacity_page(html, answer, scenario, update)
     if as_json:
         show_json(answer.to_json())
     else:

@@ -55,13 +55,16 @@ def command(
         from kvsim.report.page import write_page
         from kvsim.report.terminal import policy_name
 
-        write_page(html, {policy_name(result.run) or "run": result})
+        with progress("Drawing the page") as update:
+            write_page(html, {policy_name(result.run) or "run": result}, update)
     if as_json:
         show_json(result.summary)
     else:
         from kvsim.report.terminal import overview
 
         show(overview(result))
+        if html:
+            show(f"\nReport: {html}")
 
 
 def parse_slo(text: str) -> dict[str, float]:

@@ -84,7 +84,8 @@ def _show(folder: Path, by: str, top: int, html: Path | None, as_json: bool) -> 
         from kvsim.report.files import write_text
         from kvsim.report.swept_page import swept_page
 
-        write_text(html, swept_page(folder.name, table, by))
+        with progress("Drawing the page") as update:
+            write_text(html, swept_page(folder.name, table, by, update))
     if as_json:
         show_json({"folder": str(folder), "by": by, "rows": rows.to_dicts()})
     else:

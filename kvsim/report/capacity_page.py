@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from pathlib import Path
 
 from kvsim.plan import Answer
+from kvsim.progress import Update
 from kvsim.report.capacity import demands, span, verdict
 from kvsim.report.charts import load
 from kvsim.report.charts.load import Tried
@@ -18,11 +20,11 @@ from kvsim.units import format_count
 _TALL = 300
 
 
-def write_capacity_page(file: Path, answer: Answer, scenario: Scenario) -> None:
+def write_capacity_page(file: Path, answer: Answer, scenario: Scenario, progress: Update | None = None) -> None:
     """Write the page whole or not at all."""
     title = f"Capacity plan for {scenario.model}"
-    sections = [_header(title, answer, scenario), _candidates(answer), _charts(answer)]
-    write_text(file, document(title, filter(None, sections)))
+    sections = [partial(_header, title, answer, scenario), partial(_candidates, answer), partial(_charts, answer)]
+    write_text(file, document(title, sections, progress))
 
 
 def _header(title: str, answer: Answer, scenario: Scenario) -> str:
@@ -35,7 +37,7 @@ def _header(title: str, answer: Answer, scenario: Scenario) -> str:
         f'<p class="lead">{escape(why)}</p>'
         f'<p class="hint">{escape(scenario.trace)} · {escape(demands(answer))} · steady traffic, '
         f"judged by {answer.requests:,} of {answer.trace_requests:,} requests</p>"
-        f'<p class="banner {escape(tier)}">{escape(TIERS.get(tier, "Not reachable."))}</p>'
+        f'<p class="banner {escape(tier)}">{escape(TIERS.get(tier, "No answer."))}</p>'
         + (f'<ul class="notes">{listed}</ul>' if listed else "") + "</header>"
     )
 

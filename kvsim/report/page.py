@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from kvsim import __version__
 from kvsim.metrics import DEFINITIONS
+from kvsim.progress import Update
 from kvsim.report.charts import latency, memory, operations
 from kvsim.report.columns import SHARES, SPEED, WORK, Column
 from kvsim.report.data import end_of
@@ -26,27 +28,34 @@ _TALL, _LOW = 230, 180
 """heights of charts"""
 
 
-def write_page(file: Path, runs: Runs) -> None:
+def write_page(file: Path, runs: Runs, progress: Update | None = None) -> None:
     """Write the page whole or not at all."""
-    write_text(file, page(runs))
+    write_text(file, page(runs, progress))
 
 
-def page(runs: Runs) -> str:
+def page(runs: Runs, progress: Update | None = None) -> str:
     """The page as text."""
     first = next(iter(runs.values()))
     where: Mapping[str, Any] = first.run.get("provenance") or {}
     title = f"{where.get('model')} on {where.get('device')}"
-    return document(title, [_header(title, runs, where), *(part(runs) for part in _SECTIONS)])
+    sections = [partial(_header, title, runs, where), *(partial(part, runs) for part in _SECTIONS)]
+    return document(title, sections, progress)
 
 
-def document(title: str, sections: Iterable[str]) -> str:
-    """A whole page of these sections, with the reports' style."""
+def document(title: str, sections: Sequence[Callable[[], str]], progress: Update | None = None) -> str:
+    """A whole page of these sections, with the reports' style; what is empty is left out. `progress` is told before
+    each is drawn, which may take a second."""
+    drawn = []
+    for number, draw in enumerate(sections):
+        if progress is not None:
+            progress(number, len(sections))
+        drawn.append(draw())
     style = resources.files("kvsim.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} · kvsim</title><style>{style}</style></head>\n<body><main>\n"
-        + "\n".join(filter(None, sections))
+        + "\n".join(filter(None, drawn))
         + f"\n<footer>Made by kvsim {__version__}. This page needs no network.</footer>\n</main></body></html>\n"
     )
 
@@ -70,7 +79,7 @@ def _header(title: str, runs: Runs, where: Mapping[str, Any]) -> str:
 def _speed(runs: Runs) -> str:
     hint = "Latency over completed requests; throughput from the first arrival to the last completion."
     intervals = _intervals(runs)
-    return _section("Speed", hint, _wide(_table(runs, SPEED)), intervals)
+    return section("Speed", hint, _wide(_table(runs, SPEED)), intervals)
 
 
 def _intervals(runs: Runs) -> str:
@@ -98,7 +107,7 @@ def _latency(runs: Runs) -> str:
     drawn = {latency_name(metric): latency.cdf(runs, metric) for metric in _LATENCIES}
     cards = [card(name, chart, DEFINITIONS[name], _TALL) for name, chart in drawn.items() if chart is not None]
     hint = "Share of requests (of gaps, for ITL) that took at most so long; on a logarithmic axis. Dots: median, p99."
-    return _section("Latency distributions", hint, _policies(runs), _grid(cards)) if cards else ""
+    return section("Latency distributions", hint, _policies(runs), _grid(cards)) if cards else ""
 
 
 def _memory(runs: Runs) -> str:
@@ -108,8 +117,8 @@ def _memory(runs: Runs) -> str:
     shares = [_wide(_table(runs, SHARES)), _key({name: f"{name}: {kind.help}" for name, kind in MEMORY.items()})]
     plan = _plan(next(iter(runs.values())))
     if not cards:
-        return _section("Memory", "No run keeps a cache.", plan)
-    return _section("Memory", DEFINITIONS["memory shares"], *shares, _grid(cards), plan)
+        return section("Memory", "No run keeps a cache.", plan)
+    return section("Memory", DEFINITIONS["memory shares"], *shares, _grid(cards), plan)
 
 
 def _plan(result: Result) -> str:
@@ -132,18 +141,18 @@ def _map(runs: Runs) -> str:
         "Addresses of the first replica's pool over time. A request keeps its colour (colours repeat); "
         "grey are idle prefix blocks, blank bytes are nobody's."
     )
-    return _section("Memory map", hint, _grid(cards)) if cards else ""
+    return section("Memory map", hint, _grid(cards)) if cards else ""
 
 
 def _load(runs: Runs) -> str:
     end = end_of(runs)
     hints = {"running": "Requests in the batch, all replicas together.", "waiting": "Requests in the queue."}
     cards = [card(name.title(), operations.load(runs, name, end), hint, _LOW) for name, hint in hints.items()]
-    return _section("Batch and queue", "Means over equal bins of time.", _policies(runs), _grid(cards))
+    return section("Batch and queue", "Means over equal bins of time.", _policies(runs), _grid(cards))
 
 
 def _work(runs: Runs) -> str:
-    return _section("Work", DEFINITIONS["computed tokens"], _wide(_table(runs, WORK)))
+    return section("Work", DEFINITIONS["computed tokens"], _wide(_table(runs, WORK)))
 
 
 def _about(runs: Runs) -> str:
@@ -152,7 +161,14 @@ def _about(runs: Runs) -> str:
         facts = {**(result.run.get("scenario") or {}), **(result.run.get("provenance") or {})}
         rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items() if v is not None)
         cards.append(f'<div class="card"><h3>{escape(name)}</h3><dl>{rows}</dl></div>')
-    return _section("Scenario and provenance", "What was asked for, and where the numbers come from.", _grid(cards))
+    return section("Scenario and provenance", "What was asked for, and where the numbers come from.", _grid(cards))
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table of texts in a card, each row's first cell its name."""
+    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
+    lines = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    return _wide(f"<table><tr>{titles}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>")
 
 
 def _table(runs: Runs, columns: Iterable[Column]) -> str:
@@ -167,8 +183,9 @@ def _table(runs: Runs, columns: Iterable[Column]) -> str:
     return f"<table><tr><th></th>{head}</tr>{''.join(rows)}</table>"
 
 
-def _section(title: str, hint: str, *content: str) -> str:
-    return f'<section><h2>{title}</h2><p class="hint">{escape(hint)}</p>{"".join(content)}</section>'
+def section(title: str, hint: str, *content: str) -> str:
+    """A part of a page: its title, what it is and says, and what it holds."""
+    return f'<section><h2>{escape(title)}</h2><p class="hint">{escape(hint)}</p>{"".join(content)}</section>'
 
 
 def _wide(table: str) -> str:

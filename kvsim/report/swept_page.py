@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 import polars as pl
 
+from kvsim.progress import Update
 from kvsim.report.charts.sweep import scatter
 from kvsim.report.page import card, document
 from kvsim.report.svg import FULL
@@ -15,7 +17,7 @@ ROWS = 200
 """of the page's table"""
 
 
-def swept_page(title: str, table: pl.LazyFrame, by: str) -> str:
+def swept_page(title: str, table: pl.LazyFrame, by: str, progress: Update | None = None) -> str:
     """The page: throughput against TTFT of all runs, the best rows, and what failed."""
     rows, varied = best_rows(table, by, ROWS), axes(table)
     numbers = list(dict.fromkeys((by, *SHOWN, "ttft_p50", "tpot_p50", "e2e_p50", "preemptions", "refused")))
@@ -27,13 +29,14 @@ def swept_page(title: str, table: pl.LazyFrame, by: str) -> str:
     )
     failed = table.filter(pl.col("status") == "failed").sort("key").select("key", "error").collect()
     lost = "".join(f"<li>{escape(key)}: {escape(error or '')}</li>" for key, error in failed.iter_rows())
-    sections = [
-        f"<header><h1>{escape(title)}</h1><p class='lead'>{rows.height:,} best runs by {escape(by)}</p></header>",
-        _scatter(rows, varied),
-        f'<section><h2>Runs</h2><div class="card wide"><table><tr>{head}</tr>{body}</table></div></section>',
-        f'<section><h2>Failed</h2><ul class="notes">{lost}</ul></section>' if lost else "",
+    lead = f"{rows.height:,} best runs by {escape(by)}"
+    sections: list[Callable[[], str]] = [
+        lambda: f'<header><h1>{escape(title)}</h1><p class="lead">{lead}</p></header>',
+        lambda: _scatter(rows, varied),
+        lambda: f'<section><h2>Runs</h2><div class="card wide"><table><tr>{head}</tr>{body}</table></div></section>',
+        lambda: f'<section><h2>Failed</h2><ul class="notes">{lost}</ul></section>' if lost else "",
     ]
-    return document(title, filter(None, sections))
+    return document(title, sections, progress)
 
 
 def _scatter(rows: pl.DataFrame, varied: list[str]) -> str:

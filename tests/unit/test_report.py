@@ -30,6 +30,12 @@ from kvsim.result import MEMORY, MEMORY_MAP, Result
 from kvsim.units import NS_PER_S
 
 
+def test_whoever_waits_for_a_page_is_told_before_every_section(runs: dict[str, Result]) -> None:
+    told: list[tuple[float, float]] = []
+    page(runs, lambda done, total: told.append((done, total)))
+    assert len(told) == told[0][1] and [done for done, _ in told] == list(range(len(told)))
+
+
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Result]:
     return {name: fake_result(300, seed, name) for seed, name in enumerate(("contiguous", "paged"))}
