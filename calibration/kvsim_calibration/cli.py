@@ -211,11 +211,13 @@ def show_profile(
 
     device = load_device(profile)
     if html:
+        from kvsim.progress import progress
         from kvsim_calibration.generation import Generation, path_beside
         from kvsim_calibration.report import write_report
 
         beside = path_beside(Path(profile))
-        write_report(device, html, data, Generation.load(beside) if beside.is_file() else None)
+        with progress("Drawing the page") as update:
+            write_report(device, html, data, Generation.load(beside) if beside.is_file() else None, update)
     if as_json:
         show_json(view.as_json(device))
     else:

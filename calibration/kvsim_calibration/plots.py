@@ -1,18 +1,28 @@
-"""Small SVG plots on logarithmic axes, as text. Colours are the page's CSS variables."""
+"""The charts of a profile's report: pure functions → Altair, with the reports' colours, scales and axes.
+
+Clouds are drawn as squares without an outline, which a page holds as one path (kvsim/report/svg.py)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
+import altair as alt
 import numpy as np
 
 from kvsim.cost.line import Floats
+from kvsim.report.charts.style import (
+    GREY,
+    SERIES,
+    log_axis,
+    log_scale,
+    palette,
+    records,
+    seconds_axis,
+)
 
-COLOURS = 8
-"""--c0 … --c7 of the page"""
+DOT = {"thickness": 5, "size": 5, "opacity": 0.7}
+DASHED = {"color": GREY, "strokeDash": [4, 3]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,139 +33,69 @@ class Points:
     y: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A plot's area in pixels and its ranges in data; x is logarithmic, y is if `log_y`."""
-
-    width: float
-    height: float
-    x: tuple[float, float]
-    y: tuple[float, float]
-    log_y: bool = True
-    left: float = 52
-    bottom: float = 30
-    top: float = 10
-    right: float = 12
-
-    def px(self, value: float) -> float:
-        """x in pixels"""
-        low, high = map(math.log, self.x)
-        return self.left + (math.log(value) - low) / (high - low) * (self.width - self.left - self.right)
-
-    def py(self, value: float) -> float:
-        """y in pixels"""
-        scale: Callable[[float], float] = math.log if self.log_y else float
-        low, high = map(scale, self.y)
-        return self.height - self.bottom - (scale(value) - low) / (high - low) * (self.height - self.bottom - self.top)
-
-    def svg(self, inside: Iterable[str], x_ticks: Iterable[tuple[float, str]], y_ticks: Iterable[tuple[float, str]],
-            label: str) -> str:
-        """The plot with its grid and tick labels."""
-        floor, wall = self.height - self.bottom, self.width - self.right
-        parts = [f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" aria-label="{escape(label)}">']
-        for value, text in y_ticks:
-            y = self.py(value)
-            parts.append(f'<path class="grid" d="M{self.left:g} {y:.1f}H{wall:g}"/>'
-                         f'<text x="{self.left - 6:g}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
-        for value, text in x_ticks:
-            x = self.px(value)
-            parts.append(f'<path class="grid" d="M{x:.1f} {self.top:g}V{floor:g}"/>'
-                         f'<text x="{x:.1f}" y="{floor + 17:g}" text-anchor="middle">{escape(text)}</text>')
-        return "".join([*parts, *inside, "</svg>"])
+def roofline(clouds: Mapping[str, Points], bandwidth: float, peaks: Mapping[str, float]) -> alt.LayerChart:
+    """FLOP/s over FLOP a byte, the roofs of a device (bytes/s, FLOP/s by dtype) above them."""
+    source = records(
+        x=np.array([x for cloud in clouds.values() for x in cloud.x], float),
+        y=np.array([y for cloud in clouds.values() for y in cloud.y], float),
+        part=[name for name, cloud in clouds.items() for _ in cloud.x],
+    )
+    wide = [*source["x"], *(peak / bandwidth * side for peak in peaks.values() for side in (0.1, 4))]
+    high = [*source["y"], *peaks.values(), min(wide) * bandwidth]
+    left, right = min(wide), max(wide)
+    roofs = records(
+        x=[x for peak in peaks.values() for x in (left, peak / bandwidth, right)],
+        y=[y for peak in peaks.values() for y in (left * bandwidth, peak, peak)],
+        roof=[name for name in peaks for _ in range(3)],
+    )
+    ends = records(x=[right] * len(peaks), y=list(peaks.values()), said=[f"{name} peak" for name in peaks])
+    x = alt.X("x:Q", scale=log_scale(wide), axis=log_axis("FLOP a byte", wide))
+    y = alt.Y("y:Q", scale=log_scale(high), axis=log_axis("FLOP/s", high))
+    dots = alt.Chart(source).mark_tick(**DOT).encode(x=x, y=y, color=palette(list(clouds), "part"))
+    lines = alt.Chart(roofs).mark_line(color=GREY, strokeWidth=2).encode(x=x, y=y, detail="roof:N")
+    names = alt.Chart(ends).mark_text(align="right", dy=-8, color=GREY).encode(x=x, y=y, text="said:N")
+    return alt.layer(dots, lines, names)
 
 
-def decades(low: float, high: float, step: int = 1) -> list[float]:
-    """Powers of ten in a range."""
-    return [10.0**e for e in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1, step)]
+def scatter(measured: Sequence[float], predicted: Sequence[float]) -> alt.LayerChart:
+    """Predicted over measured ns, with the line where they agree."""
+    seconds = np.array([measured, predicted], float) / 1e9
+    ends = [seconds.min(), seconds.max()]
+    x = alt.X("x:Q", scale=log_scale(ends), axis=seconds_axis("measured", ends))
+    y = alt.Y("y:Q", scale=log_scale(ends), axis=seconds_axis("predicted", ends))
+    dots = alt.Chart(records(x=seconds[0], y=seconds[1])).mark_tick(**DOT, color=SERIES[0]).encode(x=x, y=y)
+    return alt.layer(alt.Chart(records(x=ends, y=ends)).mark_line(**DASHED).encode(x=x, y=y), dots)
 
 
-def short(value: float) -> str:
-    """`65536` → `66k`."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def _limits(values: Iterable[float], pad: float = 1.3) -> tuple[float, float]:
-    found = [v for v in values if v > 0]
-    return min(found) / pad, max(found) * pad
-
-
-def _dots(frame: Frame, points: Points, style: str, radius: float = 2.0) -> str:
-    low_x, high_x = frame.x
-    low_y, high_y = frame.y
-    marks = "".join(f"M{frame.px(x):.1f} {frame.py(y):.1f}h0" for x, y in zip(points.x, points.y, strict=True)
-                    if low_x <= x <= high_x and low_y <= y <= high_y)
-    return f'<path d="{marks}" fill="none" stroke-linecap="round" stroke-width="{2 * radius:g}" {style}/>'
-
-
-def roofline(series: dict[str, Points], bandwidth: float, peaks: dict[str, float]) -> str:
-    """FLOP/s over FLOP per byte, the roofs of a device above them."""
-    xs = [x for points in series.values() for x in points.x] or [1.0]
-    x = _limits([*xs, 2 * max(peaks.values()) / bandwidth])
-    y = (1e9, 2 * max(peaks.values()))
-    frame = Frame(1040, 430, x, y, left=62, right=16, bottom=34)
-    inside = []
-    for i, (name, points) in enumerate(series.items()):
-        colour = f"var(--c{i % COLOURS})"
-        inside.append(_dots(frame, points, f'stroke="{colour}" opacity="0.45"'))
-        inside.append(f'<circle cx="{frame.left + 16:g}" cy="{frame.top + 14 + 17 * i:g}" r="4.5" fill="{colour}"/>'
-                      f'<text x="{frame.left + 26:g}" y="{frame.top + 18 + 17 * i:g}">{escape(name)}</text>')
-    for name, peak in peaks.items():
-        ridge, start = peak / bandwidth, max(x[0], y[0] / bandwidth)
-        inside.append(f'<path class="edge" d="M{frame.px(start):.1f} {frame.py(start * bandwidth):.1f}'
-                      f'L{frame.px(ridge):.1f} {frame.py(peak):.1f}H{frame.px(x[1]):.1f}"/>'
-                      f'<text x="{frame.px(x[1]) - 4:.1f}" y="{frame.py(peak) - 5:.1f}" text-anchor="end">{name} '
-                      f'{short(peak)}FLOP/s</text>')
-    ticks = [(v, short(v)) for v in decades(*x)]
-    unit = f'<text x="{frame.width - 16:g}" y="{frame.height - 3:g}" text-anchor="end">FLOP per byte</text>'
-    return frame.svg([*inside, unit], ticks, [(v, short(v)) for v in decades(*y)], "roofline")
-
-
-def scatter(measured: Sequence[float], predicted: Sequence[float]) -> str:
-    """Predicted over measured ns, drawn in µs, with the line where they agree."""
-    xs, ys = [v / 1e3 for v in measured], [v / 1e3 for v in predicted]
-    limits = _limits([*xs, *ys])
-    frame = Frame(340, 250, limits, limits)
-    line = f'<path class="unity" d="M{frame.px(limits[0]):.1f} {frame.py(limits[0]):.1f}L{frame.px(limits[1]):.1f} ' \
-           f'{frame.py(limits[1]):.1f}"/>'
-    ticks = [(v, short(v)) for v in decades(*limits)]
-    return frame.svg([line, _dots(frame, Points(xs, ys), 'stroke="var(--accent)" opacity="0.45"')], ticks, ticks,
-                     "predicted over measured")
-
-
-def race(series: dict[str, Sequence[float]], mark: float, note: str) -> str:
-    """Seconds over 1, 2, 3, … tokens, a line a series, and a vertical line at `mark` that says `note`."""
-    longest = max(map(len, series.values()))
-    every = [y for ys in series.values() for y in ys]
-    frame = Frame(1040, 380, (1, 1.1 * longest), _limits(every), left=62, right=16, bottom=34)
-    inside = [f'<path class="unity" d="M{frame.px(mark):.1f} {frame.top:g}V{frame.height - frame.bottom:g}"/>'
-              f'<text x="{frame.px(mark) + 5:.1f}" y="{frame.height - frame.bottom - 8:g}">{escape(note)}</text>']
-    for i, (name, ys) in enumerate(series.items()):
-        line = "L".join(f"{frame.px(n):.1f} {frame.py(y):.1f}" for n, y in enumerate(ys, 1))
-        inside.append(f'<path d="M{line}" fill="none" stroke="var(--c{i})" stroke-width="2.2"/>'
-                      f'<circle cx="{frame.left + 16:g}" cy="{frame.top + 14 + 17 * i:g}" r="4.5" fill="var(--c{i})"/>'
-                      f'<text x="{frame.left + 26:g}" y="{frame.top + 18 + 17 * i:g}">{escape(name)}</text>')
-    unit = f'<text x="{frame.width - 16:g}" y="{frame.height - 3:g}" text-anchor="end">tokens generated</text>'
-    ticks = [(2.0**e, f"{2**e:,}") for e in range(int(math.log2(longest)) + 1)]
-    seconds = [(v, f"{v:g} s") for v in decades(*frame.y)]
-    return frame.svg([*inside, unit], ticks, seconds, "generation time over tokens")
-
-
-def residuals(x: Floats, error: Floats) -> str:
+def residuals(at: Floats, error: Floats, axis: str) -> alt.LayerChart:
     """Signed relative error over an axis: the median and the band of 90 % in bins of an octave."""
-    x = np.maximum(x, 0.5)  # zero has no place on a logarithmic axis: it is drawn at a half
-    octave = np.floor(np.log2(x) + 1e-9)
-    bins = [(2.0**at, np.percentile(error[octave == at], [5, 50, 95])) for at in np.unique(octave)]
-    limits = _limits([at for at, _ in bins])
-    reach = max(0.1, float(np.ceil(10 * max(max(abs(q[0]), abs(q[2])) for _, q in bins)) / 10))
-    frame = Frame(340, 250, limits, (-reach, reach), log_y=False)
-    upper = [f"{frame.px(at):.1f} {frame.py(q[2]):.1f}" for at, q in bins]
-    lower = [f"{frame.px(at):.1f} {frame.py(q[0]):.1f}" for at, q in reversed(bins)]
-    middle = "L".join(f"{frame.px(at):.1f} {frame.py(q[1]):.1f}" for at, q in bins)
-    inside = [f'<path class="unity" d="M{frame.left:g} {frame.py(0):.1f}H{frame.width - frame.right:g}"/>',
-              f'<path class="band" d="M{"L".join([*upper, *lower])}Z"/>', f'<path class="mid" d="M{middle}"/>']
-    ticks = [(v, short(v)) for v in decades(*limits)]
-    steps = [(s * reach, f"{100 * s * reach:+.0f} %") for s in (-1, -0.5, 0, 0.5, 1)]
-    return frame.svg(inside, ticks, steps, "error over an axis")
+    at = np.maximum(at, 0.5)  # zero has no place on a logarithmic axis: it is drawn at a half
+    octave = np.floor(np.log2(at) + 1e-9)
+    bins = np.unique(octave)
+    low, median, high = np.array([np.percentile(error[octave == one], [5, 50, 95]) for one in bins]).T
+    source = records(x=2.0**bins, low=low, median=median, high=high)
+    reach = max(0.1, float(np.ceil(10 * np.abs([low, high]).max()) / 10))
+    x = alt.X("x:Q", scale=log_scale(source["x"]), axis=log_axis(axis, source["x"]))
+    scale = alt.Scale(domain=[-reach, reach], nice=False)
+    label = "datum.value == 0 ? '0%' : format(datum.value, '+.0%')"
+    ticks = np.linspace(-reach, reach, 5).tolist()
+    percent = alt.Axis(title="predicted ÷ measured − 1", labelExpr=label, values=ticks)
+    base = alt.Chart(source).encode(x=x)
+    band = base.mark_area(color=SERIES[0], opacity=0.2).encode(y=alt.Y("low:Q", scale=scale, axis=percent), y2="high:Q")
+    middle = base.mark_line(color=SERIES[0], strokeWidth=2).encode(y="median:Q")
+    return alt.layer(band, middle, alt.Chart(records(y=[0.0])).mark_rule(**DASHED).encode(y="y:Q"))
+
+
+def race(series: Mapping[str, Sequence[float]], mark: float, note: str) -> alt.LayerChart:
+    """Seconds over 1, 2, 3, … tokens, a line a series, and a vertical line at `mark` that says `note`."""
+    source = records(
+        tokens=[float(n) for times in series.values() for n in range(1, len(times) + 1)],
+        seconds=np.array([time for times in series.values() for time in times], float),
+        part=[name for name, times in series.items() for _ in times],
+    )
+    x = alt.X("tokens:Q", scale=log_scale(source["tokens"]), axis=log_axis("tokens generated", source["tokens"]))
+    y = alt.Y("seconds:Q", scale=log_scale(source["seconds"]), axis=seconds_axis("time", source["seconds"]))
+    lines = alt.Chart(source).mark_line(strokeWidth=2).encode(x=x, y=y, color=palette(list(series), "part"))
+    at = alt.Chart(records(tokens=[mark], seconds=[float(source["seconds"].min())], said=[note]))
+    rule = at.mark_rule(**DASHED).encode(x=x)
+    return alt.layer(lines, rule, at.mark_text(align="left", dx=6, color=GREY).encode(x=x, y=y, text="said:N"))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
+import altair as alt
+import numpy as np
 import pytest
-from kvsim_calibration.plots import residuals, roofline, scatter
+from kvsim_calibration.plots import Points, race, residuals, roofline, scatter
 from kvsim_calibration.validate_kernel import GroupErrors, KernelReport
 
 from kvsim.cli import main
 from kvsim.device import catalogue, load_device
+from kvsim.report.svg import WIDTH, svg
 
 SHIPPED = [name for name in catalogue() if load_device(name).curves_from is None and load_device(name).provenance]
 
@@ -121,10 +128,38 @@ def test_shipped_profiles_are_small_and_say_where_they_come_from(name: str) -> N
         assert "shared" not in provenance.made_by
 
 
-def test_plots_are_drawn_inside_their_frames() -> None:
-    import numpy as np
+def drawn(chart: alt.LayerChart) -> Element:
+    """The chart as a page has it: every mark inside its picture, no colour that a dark page does not know."""
+    text = svg(chart, "a plot", 230)
+    root = ElementTree.fromstring(text)
+    assert "nan" not in text.lower() and "NaN" not in text and not re.search(r'(?:fill|stroke)="#', text)
+    width, height = (float(part) for part in root.attrib["viewBox"].split()[2:])
+    assert 0 < width <= WIDTH + 1 and 0 < height < 400
+    return root
 
-    pages = [scatter([1e3, 1e6], [2e3, 9e5]), residuals(np.array([0.0, 1, 2, 64]), np.array([0.1, -0.2, 0, 0.01])),
-             roofline({}, 1e12, {"bf16": 1e14})]
-    for page in pages:
-        assert page.startswith("<svg") and page.endswith("</svg>") and "nan" not in page
+
+def test_plots_are_drawn_with_the_pages_colours() -> None:
+    cloud = drawn(scatter([1e3, 1e6], [2e3, 9e5]))
+    assert sum(path.get("d", "").count("M") for path in cloud.iter("path") if path.get("fill") == "var(--s0)") == 2
+    band = drawn(residuals(np.array([0.0, 1, 2, 64]), np.array([0.1, -0.2, 0, 0.01]), "tokens"))
+    said = {text.text for text in band.iter("text")}
+    assert {"tokens", "-20%", "+20%", "0%"} <= {(text or "").replace("−", "-") for text in said}
+    race_said = {text.text for text in drawn(race({"a": [1.0, 2, 3], "b": [3.0, 3, 3]}, 2, "ahead")).iter("text")}
+    assert "ahead" in race_said
+
+
+def test_a_roofline_has_a_roof_a_dtype_and_all_points_below_the_highest() -> None:
+    clouds = {"decode": Points([1.0, 2.0], [1e11, 2e12]), "linear": Points([400.0], [9e13])}
+    root = drawn(roofline(clouds, 1e12, {"bf16": 1e14, "fp8": 2e14}))
+    assert {"bf16 peak", "fp8 peak", "FLOP a byte"} <= {text.text for text in root.iter("text")}
+    fills = [path.get("fill") for path in root.iter("path") if path.get("fill", "").startswith("var(--s")]
+    assert sorted(fills) == ["var(--s0)", "var(--s1)"]
+    drawn(roofline({}, 1e12, {"bf16": 1e14}))
+
+
+def test_a_report_looks_like_every_other_page(profile: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert main(["calibrate", "show", str(profile), "--html", str(report)]) == 0
+    page = report.read_text(encoding="utf-8")
+    assert page.count("<style>") == 1 and resources.files("kvsim.report").joinpath("page.css").read_text() in page
+    assert '<p class="banner imported">' in page
