@@ -142,6 +142,8 @@ def _explain(error: Exception) -> int:
         return _fail(str(error), 2)
     if isinstance(error, OSError):
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+    if isinstance(error, MemoryError):
+        return _fail(f"this machine has not the memory for it: {str(error) or 'ask for less'}", 2)
     if hasattr(error, "format_message"):  # click's usage errors, wherever typer keeps click
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]

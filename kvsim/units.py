@@ -17,6 +17,8 @@ _TIME = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PE
          "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
 _SIZE = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": KIB, "mib": MIB, "gib": GIB,
          "tib": 1 << 40, "k": KIB, "m": MIB, "g": GIB}
+_MOST = 1 << 62
+"""146 years in nanoseconds, 4 EiB: more is a slip, and sums of it would not fit into 64 bits"""
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
 
 
@@ -26,7 +28,10 @@ def _quantity(text: str, units: dict[str, int], default: str, what: str) -> int:
     scale = units.get(unit) or units.get(unit.lower())
     if match is None or scale is None:
         raise InputError(f"{what} {text!r} is not understood: write a number and one of {', '.join(units)}")
-    return round(float(match[1]) * scale)
+    value = float(match[1]) * scale
+    if value > _MOST:
+        raise InputError(f"{what} {text!r} is too large")
+    return round(value)
 
 
 def parse_duration_ns(text: str) -> int:

@@ -171,6 +171,11 @@ class Retained(Paged):
         most = min(seq.final, self._cap) if self._retention.rolls else seq.final
         return -(-most // self.block_size) > self.usable
 
+    def whole(self, seq: Sequence) -> tuple[int, int]:
+        kept = self._retention.kept(seq.prompt)
+        dropped = seq.prompt - kept if self._cap > kept else 0
+        return -(-max(seq.prompt, self._final(seq.final, dropped)) // self.block_size), self.usable
+
     def _final(self, tokens: int, dropped: int) -> int:
         return min(tokens - dropped, self._cap)
 

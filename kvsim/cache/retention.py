@@ -136,7 +136,7 @@ def parse_retention(text: str) -> Retention:
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
         known = [field.name for field in fields(kind) if field.name != "cap"]
-        if key not in known or not value.isdigit():
+        if key not in known or not value.isdecimal():
             want = ", ".join(f"{field}=N" for field in known) or "no parameters"
             raise InputError(f"retention {text!r}: {item!r} is not understood; {name} takes {want}")
         values[key] = int(value)

@@ -80,6 +80,8 @@ class Replica:
         """… and its first step"""
         self._wake: simpy.Event | None = None
         """what an idle replica, or a stride that may be cut short, waits for"""
+        self._gave_way: tuple[Sequence, int] | None = None
+        """who gave way last with nobody else running, and how many tokens it had had"""
         self._watch = watch
         # most caches copy nothing and have no second tier: then they need not be asked before every step
         self._copies = kv.copies
@@ -142,6 +144,15 @@ class Replica:
                 yield event
                 self.now = self._planned = int(env.now)
                 self._sample(self.now - 1)
+            elif not state.running():
+                self._had_all(plan.preempted[-1])
+
+    def _had_all(self, seq: Sequence) -> None:
+        """`seq` had all the memory there is and still gave way. Where that happened before at the same token, it would
+        happen for ever: it is refused."""
+        before, self._gave_way = self._gave_way, (seq, seq.generated)
+        if before == self._gave_way and self.state.waiting.head() is seq:
+            self.source.refused(self.state.waiting.take(), "never_fits")
 
     def _idle(self) -> simpy.Event | None:
         """What to wait for when nothing can run; None: nothing will come."""

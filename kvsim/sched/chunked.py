@@ -43,7 +43,7 @@ class Chunked(Scheduler):
                     budget = _chunks(state, plan, budget)
         if waits and budget and not plan.preempted and not state.blocked:
             _admit(state, plan, budget)
-        if plan.chunks or plan.preempted:
+        if plan.chunks or plan.preempted or plan.admitted:  # who is admitted and loads has no chunk, but memory
             plan.steps = min(plan.steps, 1)
         else:
             plan.open = limits.priority or not (waiting or state.running() >= limits.sequences)

@@ -42,6 +42,8 @@ class Arrivals:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name} of the arrival process is {value}: it must be a number above 0")
+        if not 1e-3 <= self.cv <= 1e3:
+            raise InputError(f"cv of the arrival process is {self.cv:g}: it must be from 0.001 to 1000")
 
     def times(self, n: int, rng: np.random.Generator) -> Int:
         """`n` arrival times in nanoseconds, increasing, from 0 on."""

@@ -23,7 +23,7 @@ _MAX_NS = 100 * 365 * 86_400 * NS_PER_S
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """`factor` times the rate: the time between the beginnings of conversations is divided by it."""
     _positive(factor, "rate scale")
-    if len(trace) and trace.arrival_ns.max() / factor > _MAX_NS:
+    if len(trace) and trace.arrival_ns.max() > _MAX_NS * factor:
         raise InputError(f"rate scale is {factor:g}: the trace would take longer than a century")
     begins = trace.arrival_ns[trace.parent < 0]
     return _move(trace, np.rint(begins / factor).astype(np.int64))
