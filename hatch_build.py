@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent
 NATIVE = ROOT / "kvsim" / "_native"
 COMPILED = {
     ".": "record",
-    "cache": "base buddy buddy_space contiguous fit host_blocks hybrid none oracle paged prefix radix radix_pool "
-    "ranked reserve retained reuse space tiered",
+    "cache": "base block_pool buddy buddy_space contiguous fit growth host_blocks hybrid none oracle paged prefix "
+    "radix radix_pool ranked reserve retained reuse run_pool space tiered",
     "cluster": "cluster member",
     "cost": "attention host line lockstep model pipeline policy prefill shape table",
     "engine": "arrivals decode_set interfaces link replay replica sampling sglang_replica shapes",

@@ -6,30 +6,16 @@ ceil((c + k) / b) blocks and a group of window W holds ceil((c + k) / b) − flo
 window has left are given back when the sequence is scheduled next, before new ones are taken.
 
 A prefix hit of length L needs all blocks of full groups and the last ceil((W − 1) / b) before L of window groups (fewer
-only where they begin at block 0). The queue and its order are those of prefix.py, kept block by block.
+only where they begin at block 0).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kvsim.cache.base import Allocator, MemoryStats, Sequence, most_steps
-
-Key = tuple[int, int, int]
-"""(group, content id, block)"""
-
-
-class Block:
-    """One physical block. `ref` sequences hold it; 0: it is in the queue of free blocks."""
-
-    __slots__ = ("key", "next", "prev", "ref")
-
-    def __init__(self) -> None:
-        self.key: Key | None = None
-        self.ref = 0
-        self.prev: Block = self
-        self.next: Block = self
+from kvsim.cache.base import Allocator, MemoryStats, Sequence
+from kvsim.cache.block_pool import Block, BlockPool
+from kvsim.cache.growth import Growth
 
 
 class Tables:
@@ -48,8 +34,6 @@ class Tables:
 class Hybrid(Allocator):
     """`windows`: tokens a group attends (0: all); `token_bytes`: of one token in one group; `batch_tokens`: most tokens
     a step computes, which bounds what a window group can hold at once.
-
-    Invariants: the queue holds exactly the blocks nobody holds; a findable block is in the index under its key.
     """
 
     returns_while_decoding = True
@@ -66,36 +50,37 @@ class Hybrid(Allocator):
         self.pool_bytes = blocks * self.block_bytes
         self.windows = windows
         self.prefix = prefix
-        self.free = self.usable
-        self.evicted_blocks = 0
+        self.pool = BlockPool(self.usable)
         self._most = tuple(-(-min(w - 1 + batch_tokens, max_model_len) // block_size) + 1 if w else 1 << 60
                            for w in windows)
         """most blocks of a group that admission asks for"""
         self._run = tuple(-(-(w - 1) // block_size) if w else 0 for w in windows)
-        """blocks before a hit's end that a window group needs"""
-        self._index: dict[Key, list[Block]] = {}
-        self._queue = Block()
-        self._plain_free = self.usable
-        for _ in range(self.usable):
-            self._append(Block())
+        """blocks before a hit's end that a window group needs (one token's needs none, and is refused by the caller)"""
         self._sequences: set[Sequence] = set()
         self._decoding: dict[Sequence, int] = {}
         """decoding sequence → its valid entry in the heap of events"""
         self._events: list[tuple[int, int, int, Sequence]] = []
         """(step, admission, entry, sequence): blocks to take or leave on that step"""
         self._entry = 0
-        self._residue = [0] * block_size
-        self._sum_base = 0
+        self._growth = Growth(block_size)
+        """of decoding sequences, in one group"""
         self._prefill_tokens = 0
         self._skipped_blocks = 0
-        self._saved_blocks = 0
         self._tail = 0
         """slots behind the final token in last blocks, of one group"""
+
+    @property
+    def free(self) -> int:
+        return self.pool.free
+
+    @property
+    def evicted_blocks(self) -> int:
+        return self.pool.evicted
 
     # -- finding ----------------------------------------------------------------------------------------------------
 
     def match(self, seq: Sequence) -> int:
-        return self._hit(seq) * self.block_size if self.prefix else 0
+        return self._hit(seq) * self.block_size
 
     def _ids(self, seq: Sequence, count: int) -> list[int]:
         """Content ids of the first `count` blocks; what has no id is private."""
@@ -108,37 +93,13 @@ class Hybrid(Allocator):
 
     def _hit(self, seq: Sequence) -> int:
         """Blocks at the beginning of `seq` that all groups can serve."""
-        length = (seq.tokens - 1) // self.block_size
-        ids = self._ids(seq, length)
-        index = self._index
-        before = -1
-        while length != before:
-            before = length
-            for group, run in enumerate(self._run):
-                if not run:  # full (a window of one token needs none, and is refused by the caller)
-                    at = 0
-                    while at < length and (group, ids[at], at) in index:
-                        at += 1
-                    length = at
-                    continue
-                found = 0
-                for at in range(length - 1, -1, -1):
-                    if (group, ids[at], at) not in index:
-                        found = 0
-                        continue
-                    found += 1
-                    if found == run:
-                        length = at + run
-                        break
-                else:
-                    length = found
-        return length
+        return self.pool.hit(self._ids(seq, (seq.tokens - 1) // self.block_size), self._run) if self.prefix else 0
 
     # -- taking and giving back -------------------------------------------------------------------------------------
 
     def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
         size = self.block_size
-        hit = self._hit(seq) if self.prefix else 0
+        hit = self._hit(seq)
         ids = self._ids(seq, hit)
         tables = Tables(len(self.windows))
         idle = 0
@@ -146,7 +107,7 @@ class Hybrid(Allocator):
         for group, run in enumerate(self._run):
             first = max(0, hit - run) if run else 0
             tables.skipped[group] = first
-            found.append([self._index[group, ids[at], at][0] for at in range(first, hit)])
+            found.append([self.pool.find((group, ids[at], at)) for at in range(first, hit)])
             idle += sum(block.ref == 0 for block in found[group])
         upto = -(-(hit * size + tokens) // size)
         need = len(self.windows) * (upto - hit)
@@ -156,12 +117,7 @@ class Hybrid(Allocator):
             return False
         for group, blocks in enumerate(found):
             for block in blocks:
-                if block.ref == 0:
-                    self._remove(block)
-                    self.free -= 1
-                else:
-                    self._saved_blocks += 1
-                block.ref += 1
+                self.pool.share(block)
             tables.blocks[group] = blocks
         tables.findable = hit
         seq.cached = seq.computed = hit * size
@@ -191,7 +147,7 @@ class Hybrid(Allocator):
             drop = skipped - tables.skipped[group]
             if drop > 0:
                 blocks = tables.blocks[group]
-                self._give(reversed(blocks[:drop]))
+                self.pool.give(reversed(blocks[:drop]))
                 del blocks[:drop]
                 tables.skipped[group] = skipped
                 self._skipped_blocks += drop
@@ -205,7 +161,7 @@ class Hybrid(Allocator):
         tables.upto = upto
         self._tail += self._waste(seq, upto)
         for blocks in tables.blocks:
-            blocks.extend(self._take() for _ in range(need))
+            blocks.extend(self.pool.take() for _ in range(need))
         self._publish(seq, tables, upto // self.block_size)
         return True
 
@@ -216,9 +172,7 @@ class Hybrid(Allocator):
         for group, blocks in enumerate(tables.blocks):
             skipped = tables.skipped[group]
             for at in range(max(tables.findable, skipped), full):
-                block = blocks[at - skipped]
-                block.key = (group, ids[at], at)
-                self._index.setdefault(block.key, []).append(block)
+                self.pool.publish(blocks[at - skipped], (group, ids[at], at))
         tables.findable = full
 
     def release(self, seq: Sequence, *, finished: bool) -> None:
@@ -227,7 +181,7 @@ class Hybrid(Allocator):
         self._prefill_tokens -= seq.computed
         self._skipped_blocks -= sum(tables.skipped)
         for blocks in tables.blocks:
-            self._give(reversed(blocks))
+            self.pool.give(reversed(blocks))
         self._sequences.remove(seq)
         seq.store = None
 
@@ -243,15 +197,13 @@ class Hybrid(Allocator):
 
     def join(self, seq: Sequence) -> None:
         self._prefill_tokens -= seq.computed
-        self._sum_base += seq.base
-        self._residue[seq.base % self.block_size] += 1
+        self._growth.join(seq.base)
         self._expect(seq)
 
     def leave(self, seq: Sequence) -> None:
         del self._decoding[seq]
         self._prefill_tokens += seq.computed
-        self._sum_base -= seq.base
-        self._residue[seq.base % self.block_size] -= 1
+        self._growth.leave(seq.base)
         tables: Tables = seq.store
         self._settle(seq, tables, seq.computed)
 
@@ -274,15 +226,9 @@ class Hybrid(Allocator):
         self._decoding[seq] = self._entry
         heappush(self._events, (self.step + wait, seq.admitted, self._entry, seq))
 
-    def demand(self, steps: int) -> int:
-        """Blocks that the next `steps` steps take; what windows leave in them is not counted against it."""
-        whole, rest = divmod(steps, self.block_size)
-        takers = whole * len(self._decoding)
-        takers += sum(self._residue[-(self.step + j) % self.block_size] for j in range(rest))
-        return takers * len(self.windows)
-
     def horizon(self, limit: int) -> int:
-        return most_steps(lambda steps: self.demand(steps) <= self.free, limit)
+        # a block in every group at a time; what windows leave in these steps is not counted against it
+        return self._growth.horizon(self.step, self.pool.free // len(self.windows), limit)
 
     def advance(self, steps: int) -> None:
         last = self.step + steps
@@ -301,54 +247,6 @@ class Hybrid(Allocator):
             self._expect(seq)
         self.step = last
 
-    # -- the queue --------------------------------------------------------------------------------------------------
-
-    def _take(self) -> Block:
-        block = self._queue.next
-        self._remove(block)
-        self.free -= 1
-        if block.key is None:
-            self._plain_free -= 1
-        else:
-            self.evicted_blocks += 1
-            same = self._index[block.key]
-            same.remove(block)
-            if not same:
-                del self._index[block.key]
-            block.key = None
-        block.ref = 1
-        return block
-
-    def _give(self, blocks: Iterable[Block]) -> None:
-        for block in blocks:
-            block.ref -= 1
-            if block.ref:
-                self._saved_blocks -= 1
-                continue
-            self.free += 1
-            if block.key is None:
-                self._plain_free += 1
-                self._prepend(block)
-            else:
-                self._append(block)
-
-    def _append(self, block: Block) -> None:
-        self._insert(block, self._queue.prev)
-
-    def _prepend(self, block: Block) -> None:
-        self._insert(block, self._queue)
-
-    @staticmethod
-    def _insert(block: Block, after: Block) -> None:
-        block.prev, block.next = after, after.next
-        after.next.prev = block
-        after.next = block
-
-    @staticmethod
-    def _remove(block: Block) -> None:
-        block.prev.next = block.next
-        block.next.prev = block.prev
-
     # -- what it looks like -----------------------------------------------------------------------------------------
 
     def held(self, seq: Sequence) -> list[int]:
@@ -360,17 +258,17 @@ class Hybrid(Allocator):
 
     def stats(self) -> MemoryStats:
         groups, size = len(self.windows), self.block_size
-        tokens = self._prefill_tokens + self._sum_base + len(self._decoding) * self.step
-        used = (groups * tokens - (self._skipped_blocks + self._saved_blocks) * size) * self.token_bytes
+        tokens = self._prefill_tokens + self._growth.tokens(self.step)
+        used = (groups * tokens - (self._skipped_blocks + self.pool.saved) * size) * self.token_bytes
         unusable = (self.blocks - self.usable) * self.block_bytes
         internal = groups * self._tail * self.token_bytes
         allocated = (self.usable - self.free) * self.block_bytes
-        cached = (self.free - self._plain_free) * self.block_bytes
+        cached = (self.free - self.pool.plain) * self.block_bytes
         free = self.free * self.block_bytes
         return MemoryStats(
             pool=self.pool_bytes, used=used, reserved=allocated - used - internal, internal=internal + unusable,
             cached=cached, external=0, free=free - cached,
-            shared_saved=self._saved_blocks * self.block_bytes, largest_free=free,
+            shared_saved=self.pool.saved * self.block_bytes, largest_free=free,
         )
 
     def memory_map(self) -> list[tuple[int, int, int]]:
@@ -382,20 +280,10 @@ class Hybrid(Allocator):
         return found
 
     def check(self) -> None:
-        queued = plain = 0
-        block = self._queue.next
-        while block is not self._queue:
-            assert block.ref == 0 and block.next.prev is block
-            assert block.key is None or any(block is other for other in self._index[block.key])
-            queued, plain = queued + 1, plain + (block.key is None)
-            block = block.next
-        assert (queued, plain) == (self.free, self._plain_free), (queued, plain, self.free, self._plain_free)
         references: dict[Block, int] = {}
         for seq in self._sequences:
             for blocks in seq.store.blocks:
                 for block in blocks:
                     references[block] = references.get(block, 0) + 1
-        assert all(block.ref == count for block, count in references.items())
-        assert len(references) + self.free == self.usable, (len(references), self.free, self.usable)
-        assert self._saved_blocks == sum(count - 1 for count in references.values())
+        self.pool.check(references)
         self.stats().check()

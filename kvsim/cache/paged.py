@@ -1,8 +1,7 @@
 """Paged layout: fixed blocks of tokens, taken one by one as a sequence grows (PagedAttention, Kwon et al. 2023).
 
-External waste is zero and internal waste is less than a block a sequence. Demand is counted, not walked: a decoding
-sequence needs a block on the steps where its length is a multiple of the block size, so one counter a residue class
-of `base` tells how many blocks the next k steps take.
+External waste is zero and internal waste is less than a block a sequence. What decoding sequences take is counted, not
+walked (growth.py).
 """
 
 from __future__ import annotations
@@ -11,20 +10,8 @@ from heapq import heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.cache.base import Allocator, MemoryStats, Sequence, most_steps
-
-
-def taken(residue: list[int], sequences: int, step: int, steps: int) -> int:
-    """Blocks that the `steps` steps from `step` on take, where `residue[r]` of the `sequences` have a base that is r
-    modulo the block size, the length of `residue`: each takes one where its length is block-aligned."""
-    size = len(residue)
-    at = -step % size
-    if steps == 1:
-        return residue[at]
-    whole, rest = divmod(steps, size)
-    if rest > at + 1:
-        return whole * sequences + sum(residue[: at + 1]) + sum(residue[at + 1 - rest :])
-    return whole * sequences + sum(residue[at + 1 - rest : at + 1])
+from kvsim.cache.base import Allocator, MemoryStats, Sequence
+from kvsim.cache.growth import Growth
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,9 +31,8 @@ class Paged(Allocator):
         self.pool_bytes = blocks * self.block_bytes
         self.free = self.usable
         """blocks that can be taken, idle prefix blocks included"""
-        self._residue = [0] * block_size
-        self._decoding = 0
-        self._sum_base = 0
+        self._growth = Growth(block_size)
+        """of decoding sequences"""
         self._prefill_tokens = 0
         """tokens of sequences that are not decoding"""
         self._prefill_tail = 0
@@ -105,9 +91,7 @@ class Paged(Allocator):
     def join(self, seq: Sequence) -> None:
         base, size, final = seq.base, self.block_size, seq.final
         self._prefill_tokens -= seq.computed
-        self._decoding += 1
-        self._sum_base += base
-        self._residue[base % size] += 1
+        self._growth.join(base)
         waste = -final % size
         if waste:
             if seq.store * size > final:
@@ -116,9 +100,7 @@ class Paged(Allocator):
 
     def leave(self, seq: Sequence) -> None:
         base, size, final = seq.base, self.block_size, seq.final
-        self._decoding -= 1
-        self._sum_base -= base
-        self._residue[base % size] -= 1
+        self._growth.leave(base)
         seq.store = -(-(base + self.step) // size)
         self._prefill_tokens += seq.computed
         waste = -final % size
@@ -127,17 +109,11 @@ class Paged(Allocator):
                 self._prefill_tail += waste
             self._drop_tail(waste, final + waste - size + 1 - base)
 
-    def demand(self, steps: int) -> int:
-        """Blocks that the next `steps` steps take: a sequence takes one where its length is block-aligned."""
-        return taken(self._residue, self._decoding, self.step, steps)
-
     def horizon(self, limit: int) -> int:
-        if self._decoding * (limit // self.block_size + 1) <= self.free:
-            return limit
-        return most_steps(lambda steps: self.demand(steps) <= self.free, limit)
+        return self._growth.horizon(self.step, self.free, limit)
 
     def advance(self, steps: int) -> None:
-        blocks = self.demand(steps)
+        blocks = self._growth.blocks(self.step, steps)
         if blocks:
             self._take(blocks)
         self.step += steps
@@ -208,11 +184,11 @@ class Paged(Allocator):
         assert held + self.free == self.usable, f"{held} held + {self.free} free ≠ {self.usable}"
         self._settle()
         assert tail == self._tail + self._prefill_tail, (tail, self._tail, self._prefill_tail)
-        assert tokens == self._prefill_tokens + self._sum_base + self._decoding * self.step
+        assert tokens == self._used_tokens(), (tokens, self._used_tokens())
         self.stats().check()
 
     def _used_tokens(self) -> int:
-        return self._prefill_tokens + self._sum_base + self._decoding * self.step
+        return self._prefill_tokens + self._growth.tokens(self.step)
 
     def plain_free(self) -> int:
         """Free blocks that hold nothing findable."""

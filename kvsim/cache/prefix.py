@@ -1,58 +1,26 @@
 """Hash prefix cache over paged blocks, as in vLLM: full blocks stay findable by content until they are taken.
 
-Rules (vLLM V1, block_pool.py and kv_cache_manager.py, learned from recordings of its scheduler):
-* A block is findable from the moment it is full (scheduled to be), until it is taken for something else.
-* Free blocks wait in one queue. A finished or preempted sequence appends its blocks last block first, so that the
-  ends of prefixes go before their beginnings; new blocks are taken from the head; a hit takes a block out of the queue.
+Rules (vLLM V1, kv_cache_manager.py, learned from recordings of its scheduler; those of the blocks are in run_pool.py):
+* A finished or preempted sequence gives its blocks back last block first, so that the ends of prefixes go before their
+  beginnings.
 * A hit never covers the whole input: at least one token is computed. Full blocks only.
-* The same content may be held twice (two sequences computed it at once); the copy that was findable first serves hits.
-
-Blocks are kept as *runs*: neighbouring blocks of one content id with the same references, one queue entry together.
-A 512-token trace block under 16-token cache blocks is one run of 32, not 32 objects, and splits only when it must.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.cache.base import Sequence
 from kvsim.cache.paged import Paged
+from kvsim.cache.run_pool import Run, RunPool
 
 Part = tuple[int, int, int]
 """(content id, first block, blocks): a stretch of a sequence's full blocks; ids are chained, so equal ids at the same
 place mean equal prefixes"""
 
 ENDLESS = 1 << 60
-
-
-class Run:
-    """Blocks [lo, hi) of content `id`: physical neighbours in a sequence. `ref` sequences hold them; 0: in the queue.
-
-    When a run splits, it keeps the lower part and `tail` leads to the upper one, so that sequences that hold both
-    parts through this run find them again.
-    """
-
-    __slots__ = ("born", "hi", "id", "lo", "next", "prev", "ref", "tail")
-
-    def __init__(self, id: int, lo: int, hi: int, ref: int) -> None:
-        self.id = id
-        self.lo = lo
-        self.hi = hi
-        self.ref = ref
-        self.born = 0
-        """running number of the run: when it became findable"""
-        self.tail: Run | None = None
-        self.prev: Run = self
-        self.next: Run = self
-
-    def __repr__(self) -> str:
-        return f"Run({self.id}, {self.lo}:{self.hi}, ref={self.ref})"
-
-
-PLAIN = -1
-"""id of blocks without findable content"""
 
 
 class Held:
@@ -75,36 +43,27 @@ class Held:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPaged(Paged):
-    """Paged blocks with a hash prefix cache and least-recently-used replacement.
-
-    Invariants: the queue holds exactly the free blocks; a run is in the queue if and only if nobody holds it; every
-    findable run is in the index of its id.
-    """
+    """Paged blocks with a hash prefix cache and least-recently-used replacement."""
 
     def __init__(
         self, *, blocks: int, block_size: int, token_bytes: int, unusable: int = 0, reuse: bool = True,
-        forks: bool = False,
+        forks: bool = False, pool: RunPool | None = None,
     ) -> None:
         """`reuse`: whether blocks stay findable when nobody holds them, and are found at all; without it blocks are
-        shared by forks only. `forks`: whether there will be any."""
+        shared by forks only. `forks`: whether there will be any. `pool`: of the usable blocks, where they are to be
+        replaced in another order."""
         super().__init__(blocks=blocks, block_size=block_size, token_bytes=token_bytes, unusable=unusable)
         self.reuse = reuse
         self.copies = forks
+        self.pool = pool or RunPool(self.usable)
         self._moved = 0
-        self.evicted_blocks = 0
-        self.evicted: Callable[[int, int, int], None] | None = None
-        """told (content id, first block, block after the last) of what is forgotten"""
-        self._index: dict[int, list[Run]] = {}
-        """content id → its runs, in the order they became findable"""
-        self._plain_free = self.usable
-        self._born = 0
         self._saved_blocks = 0
         """blocks that would be held more if nothing were shared"""
         self._match: tuple[Sequence, list[tuple[Run, int, int]]] | None = None
-        self._queue = Run(PLAIN, 0, 0, 0)
-        """sentinel of the ring of idle runs; .next is taken first"""
-        if self.usable:
-            self._append(Run(PLAIN, 0, self.usable, 0))
+
+    @property
+    def evicted_blocks(self) -> int:
+        return self.pool.evicted_blocks
 
     # -- finding ----------------------------------------------------------------------------------------------------
 
@@ -119,18 +78,15 @@ class PrefixPaged(Paged):
         limit = (seq.tokens - 1) // self.block_size if self.reuse else 0
         found: list[tuple[Run, int, int]] = []
         at = 0
-        index = self._index
         for id, first, count in self.content(seq):
             end = min(first + count, limit)
             while at < end:
-                for run in index.get(id, ()):
-                    if run.lo <= at < run.hi:
-                        stop = min(run.hi, end)
-                        found.append((run, at, stop))
-                        at = stop
-                        break
-                else:
+                run = self.pool.find(id, at)
+                if run is None:
                     return found
+                stop = min(run.hi, end)
+                found.append((run, at, stop))
+                at = stop
             if at >= limit:
                 break
         return found
@@ -159,9 +115,9 @@ class PrefixPaged(Paged):
         self._match = None
         held = Held()
         for run, start, stop in found:
-            piece = self._piece(run, start, stop)
+            piece = self.pool.piece(run, start, stop)
             if piece.ref == 0:
-                self._remove(piece)
+                self.pool.remove(piece)
                 self.free -= stop - start
             else:
                 self._saved_blocks += stop - start
@@ -200,17 +156,19 @@ class PrefixPaged(Paged):
         held: Held = seq.store
         self._prefill_tokens -= seq.computed
         self._prefill_tail -= self._waste(seq, held.findable + held.plain)
-        self._give_plain(held.plain)
+        self.free += held.plain
+        self.pool.give(held.plain)
         for run in reversed(list(held.runs())):
             run.ref -= 1
             if run.ref:
                 self._saved_blocks -= run.hi - run.lo
-            elif self.reuse:
-                self.free += run.hi - run.lo
-                self._append(run)
+                continue
+            self.free += run.hi - run.lo
+            if self.reuse:
+                self.pool.append(run)
             else:
-                self._forget(run)
-                self._give_plain(run.hi - run.lo)
+                self.pool.forget(run)
+                self.pool.give(run.hi - run.lo)
         self._sequences.remove(seq)
         seq.store = None
 
@@ -254,7 +212,11 @@ class PrefixPaged(Paged):
         seq.store = held
         self._publish(seq, held, (seq.base + self.step) // self.block_size)
 
-    # -- runs, the index and the queue ------------------------------------------------------------------------------
+    def _take(self, blocks: int) -> None:
+        if blocks:
+            self._match = None
+            self.free -= blocks
+            self.pool.take(blocks)
 
     def _publish(self, seq: Sequence, held: Held, full: int) -> None:
         """Make blocks [held.findable, full) of `seq` findable."""
@@ -267,105 +229,20 @@ class PrefixPaged(Paged):
             stop = min(first + count, full)
             if at >= stop:
                 continue
-            runs = self._index.setdefault(id, [])
-            last = held.parts[-1] if held.parts else None
-            if last and len(runs) == 1 and runs[0] is last[0] and last[0].ref == 1 and last[0].hi == last[1] == at:
-                last[0].hi = stop
-                held.parts[-1] = (last[0], stop)
+            last = held.parts[-1][0] if held.parts else None
+            run = self.pool.publish(id, at, stop, last)
+            if run is last:
+                held.parts[-1] = (run, stop)
             else:
-                run = Run(id, at, stop, 1)
-                self._born += 1
-                run.born = self._born
-                runs.append(run)
                 held.parts.append((run, stop))
             at = stop
             if at >= full:
                 return
 
-    def _piece(self, run: Run, start: int, stop: int) -> Run:
-        """The run that covers exactly [start, stop), split off where it must be."""
-        if run.lo < start:
-            run = self._split(run, start)
-        if stop < run.hi:
-            self._split(run, stop)
-        return run
-
-    def _split(self, run: Run, at: int) -> Run:
-        """Cut `run` before block `at`; returns the upper part. In the queue the upper part goes first."""
-        upper = Run(run.id, at, run.hi, run.ref)
-        upper.tail = run.tail
-        run.tail = upper
-        run.hi = at
-        runs = self._index[run.id]
-        runs.insert(runs.index(run) + 1, upper)
-        if run.ref == 0:
-            upper.prev, upper.next = run.prev, run
-            run.prev.next = upper
-            run.prev = upper
-        return upper
-
-    def _next(self) -> Run:
-        """The run whose blocks go next."""
-        return self._queue.next
-
-    def _append(self, run: Run) -> None:
-        last = self._queue.prev
-        run.prev, run.next = last, self._queue
-        last.next = self._queue.prev = run
-        run.tail = None  # nobody holds it: no sequence has to find the upper part through it
-
-    def _remove(self, run: Run) -> None:
-        run.prev.next = run.next
-        run.next.prev = run.prev
-
-    def _give_plain(self, blocks: int) -> None:
-        if not blocks:
-            return
-        self.free += blocks
-        self._plain_free += blocks
-        first = self._queue.next
-        if first.id == PLAIN and first is not self._queue:
-            first.hi += blocks
-        else:
-            run = Run(PLAIN, 0, blocks, 0)
-            run.prev, run.next = self._queue, first
-            first.prev = self._queue.next = run
-
-    def _take(self, blocks: int) -> None:
-        """Take `blocks` blocks (they are free) from the head of the queue; content in them is forgotten."""
-        if not blocks:
-            return
-        self._match = None
-        self.free -= blocks
-        while blocks:
-            run = self._next()
-            size = run.hi - run.lo
-            part = min(size, blocks)
-            if run.id == PLAIN:
-                self._plain_free -= part
-            else:
-                self.evicted_blocks += part
-                if self.evicted is not None:
-                    self.evicted(run.id, run.hi - part, run.hi)
-            if part == size:
-                self._remove(run)
-                if run.id != PLAIN:
-                    self._forget(run)
-            else:
-                run.hi -= part
-            blocks -= part
-
-    def _forget(self, run: Run) -> None:
-        """A run's content can no longer be found."""
-        runs = self._index[run.id]
-        runs.remove(run)
-        if not runs:
-            del self._index[run.id]
-
     # -- what it looks like -----------------------------------------------------------------------------------------
 
     def plain_free(self) -> int:
-        return self._plain_free
+        return self.pool.plain
 
     def _used_tokens(self) -> int:
         return super()._used_tokens() - self._saved_blocks * self.block_size
@@ -392,19 +269,10 @@ class PrefixPaged(Paged):
             if end > at:
                 found.append((at, end, seq.row))
             at = end
-        idle = (self.free - self._plain_free) * self.block_bytes
+        idle = (self.free - self.pool.plain) * self.block_bytes
         return [*found, (at, at + idle, -1)] if idle else found
 
     def check(self) -> None:
-        queued = plain = 0
-        run = self._queue.next
-        while run is not self._queue:
-            assert run.ref == 0 and run.hi > run.lo and run.next.prev is run, run
-            queued += run.hi - run.lo
-            plain += run.hi - run.lo if run.id == PLAIN else 0
-            assert run.id == PLAIN or any(run is other for other in self._index[run.id]), run
-            run = run.next
-        assert (queued, plain) == (self.free, self._plain_free), (queued, plain, self.free, self._plain_free)
         references: dict[Run, int] = {}
         tokens = tail = undecided = 0
         for seq in self._sequences:
@@ -420,14 +288,12 @@ class PrefixPaged(Paged):
             undecided += blocks - held.findable
             tokens += computed
             tail += self._waste(seq, blocks)
-        for runs in self._index.values():
-            for run in runs:
-                assert run.ref == references.get(run, 0), run
+        self.pool.check(self.free, references)
         held_blocks = sum(run.hi - run.lo for run in references) + undecided
         assert held_blocks + self.free == self.usable, (held_blocks, self.free, self.usable)
         saved = sum((count - 1) * (run.hi - run.lo) for run, count in references.items())
         assert saved == self._saved_blocks, (saved, self._saved_blocks)
         self._settle()
         assert tail == self._tail + self._prefill_tail, (tail, self._tail, self._prefill_tail)
-        assert tokens == self._prefill_tokens + self._sum_base + self._decoding * self.step
+        assert tokens == super()._used_tokens(), (tokens, super()._used_tokens())
         self.stats().check()

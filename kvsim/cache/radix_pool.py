@@ -2,13 +2,13 @@
 
 Only counts are kept, no page numbers: a request holds the pages behind `owned`, the tree all others that are taken.
 The methods that give pages back return how many tokens' worth, because SGLang lets them reach `free` only when all
-results of a step are applied. What decoding requests take is counted, not walked, as in paged.py.
+results of a step are applied.
 """
 
 from __future__ import annotations
 
-from kvsim.cache.base import Sequence, most_steps
-from kvsim.cache.paged import taken
+from kvsim.cache.base import Sequence
+from kvsim.cache.growth import Growth
 from kvsim.cache.radix import WIDTH, Key, Node, RadixTree
 
 
@@ -52,10 +52,8 @@ class RadixPool:
         self.tree = RadixTree(page // unit, eviction)
         self.step = 0
         """decode steps whose pages are taken: the clock that a job's `base` is relative to"""
-        self._residue = [0] * page
-        """decoding requests by their base modulo the page"""
-        self._decoding = 0
-        self._sum_base = 0
+        self._growth = Growth(page)
+        """of decoding requests"""
         self._computed = 0
         """tokens of requests that hold memory and do not decode"""
         self.owned = 0
@@ -107,22 +105,18 @@ class RadixPool:
 
     def join(self, job: Job) -> None:
         """`job` (its `base` set) takes part in all decode steps from now on."""
-        self._residue[job.base % self.page] += 1
-        self._decoding += 1
-        self._sum_base += job.base
+        self._growth.join(job.base)
         self._computed -= job.computed
 
     def leave(self, job: Job) -> None:
         """`job` no longer decodes; the caller has brought `computed` up to date."""
-        self._residue[job.base % self.page] -= 1
-        self._decoding -= 1
-        self._sum_base -= job.base
+        self._growth.leave(job.base)
         self._computed += job.computed
 
     @property
     def lengths(self) -> int:
         """Tokens that all requests together have in the pool, shared ones each counted for itself."""
-        return self._computed + self._sum_base + self._decoding * self.step
+        return self._computed + self._growth.tokens(self.step)
 
     def length(self, job: Job) -> int:
         """Tokens that `job` has in the pool."""
@@ -130,14 +124,11 @@ class RadixPool:
 
     def demand(self, steps: int) -> int:
         """Tokens' worth of pages that all decoding requests together take in the next `steps` steps."""
-        return self.page * taken(self._residue, self._decoding, self.step, steps)
+        return self.page * self._growth.blocks(self.step, steps)
 
     def horizon(self, limit: int) -> int:
         """How many more steps (0 … limit) surely fit."""
-        room = self.free + self.evictable
-        if self.page * self._decoding * (limit // self.page + 1) <= room:
-            return limit
-        return most_steps(lambda steps: self.demand(steps) <= room, limit)
+        return self._growth.horizon(self.step, (self.free + self.evictable) // self.page, limit)
 
     def provide(self, steps: int) -> None:
         """Evict what the next `steps` steps (≤ the horizon) evict: SGLang makes room for a page a request in each,
@@ -149,7 +140,7 @@ class RadixPool:
         """
         if steps > 0:
             before = self.demand(steps - 1) if steps > 1 else 0
-            self.make_room(before + self._decoding * self.page)
+            self.make_room(before + self._growth.count * self.page)
 
     def advance(self, steps: int) -> None:
         """All decoding requests take the pages of their next `steps` tokens."""

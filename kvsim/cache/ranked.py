@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from kvsim.cache.base import Sequence
-from kvsim.cache.prefix import PLAIN, PrefixPaged, Run
+from kvsim.cache.prefix import PrefixPaged
+from kvsim.cache.run_pool import PLAIN, Run, RunPool
 from kvsim.trace.types import Trace
 
 Rank = tuple[int, ...]
@@ -44,17 +45,14 @@ class Future:
         return places[at] if at < len(places) else NEVER_AGAIN
 
 
-class RankedPrefix(PrefixPaged):
-    """`PrefixPaged` with a rank in place of the queue's order.
+class RankedPool(RunPool):
+    """A pool of runs with a rank in place of the queue's order.
 
     `order`: fifo (when it became findable), lfu (hits, then last use), belady (furthest next use first; it needs
     `future`).
     """
 
-    def __init__(
-        self, *, blocks: int, block_size: int, token_bytes: int, order: str, future: Future | None = None,
-        unusable: int = 0,
-    ) -> None:
+    def __init__(self, blocks: int, order: str, future: Future | None) -> None:
         self._ranks: dict[str, Callable[[Run], Rank]] = {"fifo": self._fifo, "lfu": self._lfu, "belady": self._belady}
         self._rank = self._ranks[order]
         self._future = future
@@ -64,17 +62,11 @@ class RankedPrefix(PrefixPaged):
         self._entries = 0
         self._hits: dict[tuple[int, int], int] = {}
         """(content id, first block of a run) → times it was found"""
-        super().__init__(blocks=blocks, block_size=block_size, token_bytes=token_bytes, unusable=unusable)
+        super().__init__(blocks)
 
-    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
-        if self._future is not None:
-            self._future.now = max(self._future.now, self._future.place[seq.row])
-        if not super().admit(seq, tokens, ensure):
-            return False
-        for run, _ in seq.store.parts:
-            if run.lo * self.block_size < seq.cached:
-                self._hits[run.id, run.lo] = self._hits.get((run.id, run.lo), 0) + 1
-        return True
+    def hit(self, run: Run) -> None:
+        """`run` was found."""
+        self._hits[run.id, run.lo] = self._hits.get((run.id, run.lo), 0) + 1
 
     def _fifo(self, run: Run) -> Rank:
         return (run.born,)
@@ -86,8 +78,8 @@ class RankedPrefix(PrefixPaged):
         assert self._future is not None
         return (-self._future.next_use(run.id),)
 
-    def _append(self, run: Run) -> None:
-        super()._append(run)
+    def append(self, run: Run) -> None:
+        super().append(run)
         self._push(run)
 
     def _push(self, run: Run) -> None:
@@ -97,18 +89,18 @@ class RankedPrefix(PrefixPaged):
         self._entry[run] = self._entries
         heappush(self._heap, (self._rank(run), -run.lo, self._entries, run))
 
-    def _remove(self, run: Run) -> None:
-        super()._remove(run)
+    def remove(self, run: Run) -> None:
+        super().remove(run)
         self._entry.pop(run, None)
 
-    def _split(self, run: Run, at: int) -> Run:
-        upper = super()._split(run, at)
+    def split(self, run: Run, at: int) -> Run:
+        upper = super().split(run, at)
         upper.born = run.born
         if upper.ref == 0:
             self._push(upper)
         return upper
 
-    def _next(self) -> Run:
+    def head(self) -> Run:
         first = self._queue.next
         if first.id == PLAIN and first is not self._queue:
             return first  # plain blocks are put at the head of the ring
@@ -123,9 +115,33 @@ class RankedPrefix(PrefixPaged):
             else:
                 heappop(self._heap)
 
-    def check(self) -> None:
-        super().check()
+    def check(self, free: int, references: dict[Run, int]) -> None:
+        super().check(free, references)
         run = self._queue.next
         while run is not self._queue:
             assert run.id == PLAIN or run in self._entry, f"{run} is idle and has no rank"
             run = run.next
+
+
+class RankedPrefix(PrefixPaged):
+    """`PrefixPaged` whose idle blocks leave in the order of a RankedPool."""
+
+    def __init__(
+        self, *, blocks: int, block_size: int, token_bytes: int, order: str, future: Future | None = None,
+        unusable: int = 0,
+    ) -> None:
+        self._future = future
+        self._ranked = RankedPool(blocks - unusable, order, future)
+        super().__init__(
+            blocks=blocks, block_size=block_size, token_bytes=token_bytes, unusable=unusable, pool=self._ranked
+        )
+
+    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
+        if self._future is not None:
+            self._future.now = max(self._future.now, self._future.place[seq.row])
+        if not super().admit(seq, tokens, ensure):
+            return False
+        for run, _ in seq.store.parts:
+            if run.lo * self.block_size < seq.cached:
+                self._ranked.hit(run)
+        return True

@@ -102,9 +102,7 @@ class Retained(Paged):
         base = seq.base - seq.dropped
         saturates = self._cap - base
         if saturates > self.step:
-            self._decoding += 1
-            self._sum_base += base
-            self._residue[base % self.block_size] += 1
+            self._growth.join(base)
             self._growing[seq] = saturates
             heappush(self._saturating, (saturates, seq.row, seq))
         else:
@@ -130,10 +128,7 @@ class Retained(Paged):
             self._drop_tail(waste, step)
         held: Kept = seq.store
         if self._growing.pop(seq, None) is not None:
-            base = seq.base - seq.dropped
-            self._decoding -= 1
-            self._sum_base -= base
-            self._residue[base % self.block_size] -= 1
+            self._growth.leave(seq.base - seq.dropped)
         else:
             self._full -= 1
         held.tokens = min(seq.computed - seq.dropped, self._cap)
@@ -156,10 +151,7 @@ class Retained(Paged):
             saturates, _, seq = heappop(heap)
             if self._growing.get(seq) == saturates:
                 del self._growing[seq]
-                base = seq.base - seq.dropped
-                self._decoding -= 1
-                self._sum_base -= base
-                self._residue[base % self.block_size] -= 1
+                self._growth.leave(seq.base - seq.dropped)
                 self._full += 1
 
     def take_moved_bytes(self) -> int:

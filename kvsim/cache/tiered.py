@@ -45,7 +45,7 @@ class Tiered(Allocator):
         self._blocks = HostBlocks()
         self._swapped_bytes = 0
         if keep and isinstance(inner, PrefixPaged):
-            inner.evicted = self._evicted
+            inner.pool.evicted = self._evicted
 
     @property
     def retention(self) -> Retention:
