@@ -31,7 +31,7 @@ COMPILED = {
     "cluster": "cluster member",
     "cost": "attention host line lockstep model pipeline policy prefill shape table",
     "engine": "arrivals decode_set interfaces link replay replica sampling sglang_replica shapes",
-    "sched": "base chunked prefill_first sglang static",
+    "sched": "base chunked prefill_first sglang sglang_budget sglang_order static",
 }
 """folder of kvsim → its modules that run for every step or event"""
 NOT_TYPED_HERE = ("annotated_types", "polars", "pydantic", "rich", "typer")

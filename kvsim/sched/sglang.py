@@ -1,6 +1,7 @@
 """SGLang's scheduler (0.5; no overlap, mixed chunks or speculation), as decisions on a RadixPool: prefill first, the
-longest cached prefix or the oldest first, an estimate of what running requests will still need, retraction when it was
-wrong. The rules are in docs/sglang.md; recordings of SGLang itself hold it to them, step by step.
+longest cached prefix or the oldest first (sglang_order.py), an estimate of what running requests will still need
+(sglang_budget.py), retraction when it was wrong. The rules are in docs/sglang.md; recordings of SGLang itself hold it
+to them, step by step.
 """
 
 from __future__ import annotations
@@ -8,21 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from kvsim.cache.radix import Node, RadixTree
+from kvsim.cache.radix import Node
 from kvsim.cache.radix_pool import Job, RadixPool
 from kvsim.sched.base import SCHEDULERS, DecodingSet, admission
-
-START_RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.14, 600
-"""share of its declared output that a running request is taken to need: at the start, at least (times the start), and
-decode steps from one to the other"""
-RETRACT_STEPS = 20
-"""decode steps to make room for when something was retracted"""
-LONGEST_ESTIMATE = 4096
-"""output tokens that one request reserves at most"""
-REFRESH_EVERY, MOST_MATCHED = 32, 128
-"""passes between refreshes of waiting prefixes; waiting requests that are matched at most"""
-SHARED_BY_WAITING = 32
-"""tokens from which a request's prefix counts as shared with one that waits ahead of it"""
+from kvsim.sched.sglang_budget import LONGEST_ESTIMATE, RETRACT_STEPS, Budget, Estimate
+from kvsim.sched.sglang_order import Order, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +26,7 @@ class Limits:
     """prefill tokens of a step, at least a page (--chunked-prefill-size)"""
     max_prefill_tokens: int
     """a step admits no further prompt beyond these (--max-prefill-tokens)"""
-    policy: Literal["fcfs", "lpm"] = "fcfs"
+    policy: Policy = "fcfs"
     """order of the queue (--schedule-policy)"""
     priorities: bool = False
     """larger priority first (--enable-priority-scheduling)"""
@@ -70,33 +61,6 @@ class Batch:
         """whether an arrival could change the step after this one"""
 
 
-class Budget:
-    """What one prefill pass may still take. Tokens are charged in whole pages."""
-
-    def __init__(self, pool: RadixPool, reserved: float, limits: Limits) -> None:
-        self.pool = pool
-        self.reserved = reserved
-        """tokens that running and newly admitted requests are taken to need"""
-        self.chunk = limits.chunk_tokens
-        self.prefill = limits.max_prefill_tokens
-
-    @property
-    def room(self) -> float:
-        return self.pool.free + self.pool.evictable - self.reserved
-
-    @property
-    def spent(self) -> bool:
-        """Whether this step computes enough (and memory is not what is short)."""
-        return self.room > 0 and (self.prefill <= 0 or self.chunk <= 0)
-
-    def charge(self, tokens: int, max_new: int) -> None:
-        page = self.pool.page
-        tokens = -(-tokens // page) * page
-        self.reserved += tokens + page + max_new
-        self.chunk -= tokens
-        self.prefill -= tokens
-
-
 class Sglang:
     """Call `add` for arrivals, then `schedule`, run the batch, and `apply` it; once a step, also when it is None."""
 
@@ -112,14 +76,13 @@ class Sglang:
         """the request whose prompt is not complete"""
         self.retracted: list[Job] = []
         """in this step, in order"""
-        self.start_ratio = min(1.0, START_RATIO * limits.conservativeness)
-        self.ratio = self.start_ratio
+        self.estimate = Estimate(limits.conservativeness, limits.ignore_eos)
         self.prefilled: list[Job] = []
         self._shut = False
         """whether admission waits until a running request leaves"""
         self._ended = False
         """whether a running request has ended since they were looked through"""
-        self._passes = 0
+        self._order = Order(pool, limits.policy, limits.priorities)
         self._entries = 0
         self._joined = 0
 
@@ -142,7 +105,7 @@ class Sglang:
         several): every complete request has as many tokens more. Returns those that are finished."""
         if batch is None:
             if not self.waiting and not self.running:
-                self.ratio = self.start_ratio
+                self.estimate.restart()
             return []
         return self._extended(batch) if batch.kind == "extend" else self._decoded(steps)
 
@@ -197,7 +160,7 @@ class Sglang:
             return None
         pool = self.pool
         if pool.make_room(pool.demand(1)):
-            self._decay(1)
+            self.estimate.decay(1)
         else:
             self._retract()
         pool.advance(1)
@@ -208,7 +171,7 @@ class Sglang:
         """`steps` decode steps are over; of the first of a batch the memory is taken already."""
         decode, pool = self.decode, self.pool
         more = decode.step + steps - pool.step
-        self._decay(more)
+        self.estimate.decay(more)
         pool.advance(more)
         finished: list[Job] = sorted(decode.advance(steps), key=admission)  # type: ignore[arg-type]
         for job in finished:
@@ -216,14 +179,6 @@ class Sglang:
             pool.free += pool.checkpoint(job, job.computed) + pool.release(job)
             self._ended = True
         return finished
-
-    def _decay(self, steps: int) -> None:
-        """The estimate falls to its least, step by step: one product would round otherwise."""
-        least = self.start_ratio * LEAST_RATIO
-        by = (self.start_ratio - least) / DECAY_STEPS
-        while steps > 0 and self.ratio != least:
-            self.ratio = max(self.ratio - by, least)
-            steps -= 1
 
     def _retract(self) -> None:
         """Send requests back to the queue, fewest produced tokens and then longest prompt first, until the others can
@@ -241,15 +196,10 @@ class Sglang:
             if pool.make_room(pool.demand(1)):
                 break
         self._place(self.running)
-        produced = sum([self._produced(job) + RETRACT_STEPS for job in self.running])
-        self.ratio = min(1.0, produced / (sum([job.max_new for job in self.running]) + 1))
+        self.estimate.correct(self.running, self.decode.step)
         self._shut = False
         for job in self.retracted:
             self.add(job)
-
-    def _produced(self, job: Job) -> int:
-        """Tokens that a running request has generated."""
-        return job.base + self.decode.step + 1 - job.prompt
 
     # -- admission ---------------------------------------------------------------------------------------------------
 
@@ -261,8 +211,9 @@ class Sglang:
         if not self.chunked and len(self.running) >= self.limits.max_running:
             self._shut = True
             return None
-        self._sort()
-        budget = Budget(self.pool, self._reserved(), self.limits)
+        self._order.sort(self.waiting)
+        reserved = self.estimate.reserved(self.running, self.decode.step)
+        budget = Budget(self.pool, reserved, self.limits.chunk_tokens, self.limits.max_prefill_tokens)
         chunks = [self._continue(self.chunked, budget)] if self.chunked else []
         going_on = len(chunks)
         for job in self.waiting:
@@ -324,16 +275,6 @@ class Sglang:
         self.prefilled = [chunk.job for chunk in batch.chunks]
         return finished
 
-    def _reserved(self) -> float:
-        """Tokens that running requests are taken to need until they end. Summed one by one, in order, as SGLang does:
-        one product would round otherwise."""
-        ratio, step = 1.0 if self.limits.ignore_eos else self.ratio, self.decode.step
-        needed = 0.0
-        for job in self.running:
-            left = job.max_new + job.prompt - job.base - step - 1  # max_new − _produced(job), without a call
-            needed += (left if left < LONGEST_ESTIMATE else LONGEST_ESTIMATE) * ratio
-        return needed
-
     def _continue(self, job: Job, budget: Budget) -> Chunk:
         """The next piece of a prompt that is not complete. It always goes on: only its end frees its memory."""
         room = int(min(budget.chunk, budget.room))
@@ -342,35 +283,6 @@ class Sglang:
             self.chunked = None
         budget.charge(tokens, 0 if self.chunked else min(job.max_new, LONGEST_ESTIMATE))
         return Chunk(job, job.computed, tokens)
-
-    def _sort(self) -> None:
-        """Put the queue in order; as a side effect, waiting prefixes become recent and are evicted later."""
-        longest_first = self.limits.policy == "lpm" and len(self.waiting) <= MOST_MATCHED
-        if longest_first:
-            self._sort_by_prefix()
-        elif self.limits.policy == "fcfs" and self.limits.priorities:
-            self.waiting.sort(key=lambda job: (-job.priority, job.queued))
-        if self.waiting and not longest_first and self.pool.eviction == "lru":
-            if self._passes % REFRESH_EVERY == 0:
-                for job in reversed(self.waiting[:MOST_MATCHED]):
-                    self.pool.match(job, job.tokens)
-            self._passes += 1
-
-    def _sort_by_prefix(self) -> None:
-        """Longest cached prefix first. Of requests that share a prefix which is not cached yet, the first goes ahead
-        and the others come last, so that they find it cached."""
-        rank: dict[Job, float] = {}
-        ahead = RadixTree()
-        for job in self.waiting:
-            _, prefix = self.pool.match(job, job.tokens)
-            rank[job] = -min(prefix, job.tokens - 1)
-            if prefix <= SHARED_BY_WAITING:
-                key = self.pool.key(job, job.tokens)
-                if ahead.match(key).end * self.pool.unit >= SHARED_BY_WAITING:
-                    rank[job] = float("inf")
-                else:
-                    ahead.insert(key)
-        self.waiting.sort(key=rank.__getitem__)
 
 
 SCHEDULERS("sglang")(Sglang)

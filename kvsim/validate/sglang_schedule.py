@@ -106,7 +106,7 @@ def _scheduled(engine: Sglang, batch: Batch | None) -> Json:
         "waiting": [job.row for job in engine.waiting],
         "retracted": [job.row for job in engine.retracted],
         "chunked": engine.chunked.row if engine.chunked else None,
-        "new_token_ratio": round(engine.ratio, 9),
+        "new_token_ratio": round(engine.estimate.ratio, 9),
         "tree": tree, "evictable": evictable, "protected": protected, "free": free,
         "evicted": [leaf(node) for node in evicted],
     }

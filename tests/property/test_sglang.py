@@ -94,7 +94,8 @@ def test_strides_decide_and_evict_what_steps_do(
                     taken = min(taken, arrivals[-1][0] - step)
                 taken = rng.randrange(1, taken + 1)
             if batch and batch.chunks:
-                facts.append((step, [(job.row, start, tokens) for job, start, tokens in batch.chunks], engine.ratio))
+                chunks = [(job.row, start, tokens) for job, start, tokens in batch.chunks]
+                facts.append((step, chunks, engine.estimate.ratio))
             half = rng.randrange(taken + 1) if strides else 0
             if half and half < taken:  # in two calls, as where the timeline looks at the state between
                 assert not engine.apply(batch, half)
@@ -105,6 +106,7 @@ def test_strides_decide_and_evict_what_steps_do(
             ended += len(finished)
             engine.check()
             if finished:
-                facts.append((step, [job.row for job in finished], pool.free, engine.ratio, engine.pool.evicted))
+                ended_now = [job.row for job in finished]
+                facts.append((step, ended_now, pool.free, engine.estimate.ratio, engine.pool.evicted))
         said.append((facts, [leaf(node) for node in tree.evicted]))
     assert said[0] == said[1]
