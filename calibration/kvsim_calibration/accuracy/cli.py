@@ -60,11 +60,12 @@ def command(
     from kvsim_calibration.accuracy import policies as known
     from kvsim_calibration.accuracy.items import FULL, QUICK, items
     from kvsim_calibration.accuracy.run import run
-    from kvsim_calibration.accuracy.store import Rows, place
+    from kvsim_calibration.accuracy.store import place
     from kvsim_calibration.accuracy.summary import streams as streamed
     from kvsim_calibration.accuracy.summary import summarize
     from kvsim_calibration.accuracy.text import book, documentation, read
     from kvsim_calibration.accuracy.weights import load
+    from kvsim_calibration.lines import Lines
 
     if out and not out.absolute().parent.is_dir():
         raise InputError(f"--out {out}: the folder {out.parent} is not there")
@@ -83,7 +84,7 @@ def command(
     facts = _facts(loaded, texts, size, sum(item.key["kind"] == "text" for item in work))
     with progress("Measuring") as update:
         count = workers or min(os.cpu_count() or 1, _WORKERS)
-        rows = run(loaded, work, Rows(place({**facts, "lead": size.lead, "files": loaded.stamp()})), update, count)
+        rows = run(loaded, work, Lines(place({**facts, "lead": size.lead, "files": loaded.stamp()})), update, count)
     document = {"schema": 2, **facts, "results": summarize(rows, chosen, size, loaded.model.dims),
                 "streams": streamed(rows)}  # fmt: skip
     if out:

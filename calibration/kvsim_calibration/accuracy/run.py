@@ -13,16 +13,14 @@ from kvsim_calibration.accuracy import basis, measure
 from kvsim_calibration.accuracy.evict import check
 from kvsim_calibration.accuracy.items import Item
 from kvsim_calibration.accuracy.policies import FULL_CACHE, Policy
-from kvsim_calibration.accuracy.store import Rows
 from kvsim_calibration.accuracy.stored import IN_BASIS
 from kvsim_calibration.accuracy.weights import Loaded
+from kvsim_calibration.lines import Lines, Row
 
-Row = dict[str, Any]
 
-
-def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[float, float], None],
+def run(loaded: Loaded, work: Sequence[Item], kept: Lines, update: Callable[[float, float], None],
         workers: int = 1) -> list[Row]:  # fmt: skip
-    """All rows of these items; those that `rows` has already are not measured again.
+    """All rows of these items; those that `kept` has already are not measured again.
 
     `workers` items at a time, each on one thread of torch, so what comes out does not depend on their number. A run
     that is stopped ends when each has finished the policy it is at.
@@ -31,7 +29,7 @@ def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[floa
         check(policy.retention)
     wanted = {(*item.name, policy.name): _size(item, policy)
               for item in work for policy in (FULL_CACHE, *item.policies)}  # fmt: skip
-    todo = {item: missing for item in work if (missing := _missing(item, rows))}
+    todo = {item: missing for item in work if (missing := _missing(item, kept))}
     lock, stop, threads, whole = Lock(), Event(), torch.get_num_threads(), sum(wanted.values())
 
     def one(item: Item, bases: Sequence[basis.Basis]) -> None:
@@ -42,8 +40,8 @@ def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[floa
                 with lock:
                     if stop.is_set():
                         return
-                    rows.add(row)
-                    update(sum(wanted.get(_name(row), 0) for row in rows.done), whole)
+                    kept.add(row)
+                    update(sum(wanted.get(_name(row), 0) for row in kept.rows), whole)
         except BaseException:
             stop.set()  # here, before this thread takes the next item
             raise
@@ -59,7 +57,7 @@ def run(loaded: Loaded, work: Sequence[Item], rows: Rows, update: Callable[[floa
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
     update(whole, whole)
-    return [row for row in rows.done if _name(row) in wanted]
+    return [row for row in kept.rows if _name(row) in wanted]
 
 
 def _size(item: Item, policy: Policy) -> int:
@@ -67,9 +65,9 @@ def _size(item: Item, policy: Policy) -> int:
     return len(item.tokens) - (0 if policy == FULL_CACHE else item.prompt)
 
 
-def _missing(item: Item, rows: Rows) -> list[Policy]:
+def _missing(item: Item, kept: Lines) -> list[Policy]:
     """The full cache counts as a policy here: it is measured anew where any of them is missing."""
-    done = {_name(row) for row in rows.done}
+    done = {_name(row) for row in kept.rows}
     return [policy for policy in (FULL_CACHE, *item.policies) if (*item.name, policy.name) not in done]
 
 

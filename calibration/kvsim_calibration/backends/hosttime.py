@@ -11,8 +11,9 @@ from kvsim.cost.shape import StepShape
 from kvsim.device import DeviceProfile
 from kvsim.model import from_config
 from kvsim_calibration.backends.measured import merged
-from kvsim_calibration.backends.store import Row, Store
+from kvsim_calibration.backends.store import Store
 from kvsim_calibration.backends.torchrun import LAYERS, VOCABULARY
+from kvsim_calibration.lines import Row
 
 
 @dataclass(frozen=True, slots=True)

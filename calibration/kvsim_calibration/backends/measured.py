@@ -13,7 +13,8 @@ import polars as pl
 from kvsim.device import DeviceProfile
 from kvsim_calibration.backends import machine
 from kvsim_calibration.backends.clock import of_visits
-from kvsim_calibration.backends.store import Row, Store
+from kvsim_calibration.backends.store import Store
+from kvsim_calibration.lines import Row
 from kvsim_calibration.rows import KEYS, POINTS, Rows
 
 KERNELS = {

@@ -14,9 +14,9 @@ from kvsim_calibration.accuracy import bootstrap, policies, summary
 from kvsim_calibration.accuracy.items import FULL, QUICK, Item, Size, items
 from kvsim_calibration.accuracy.policies import Policy
 from kvsim_calibration.accuracy.run import run
-from kvsim_calibration.accuracy.store import Rows
 from kvsim_calibration.accuracy.text import Text, book, chunks, documentation
 from kvsim_calibration.accuracy.weights import Loaded
+from kvsim_calibration.lines import Lines
 from small_model import DIMS, Letters
 
 from kvsim.cache import retention
@@ -52,7 +52,7 @@ def bare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(small: Loaded, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run(small, items(small, TEXTS, SIZE, SOME), Rows(tmp_path_factory.mktemp("rows") / "whole.jsonl"), silent)
+    return run(small, items(small, TEXTS, SIZE, SOME), Lines(tmp_path_factory.mktemp("rows") / "whole.jsonl"), silent)
 
 
 def test_a_run_that_was_stopped_goes_on(small: Loaded, whole: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -67,19 +67,19 @@ def test_a_run_that_was_stopped_goes_on(small: Loaded, whole: list[dict[str, Any
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(small, work, Rows(tmp_path / "part.jsonl"), stop)
+        run(small, work, Lines(tmp_path / "part.jsonl"), stop)
     with open(tmp_path / "part.jsonl", "a") as file:
         file.write('{"kind": "text", "item": 2, "po')  # killed while it wrote
-    kept = Rows(tmp_path / "part.jsonl")
-    assert len(kept.done) == 6
+    kept = Lines(tmp_path / "part.jsonl")
+    assert len(kept.rows) == 6
     seen: list[float] = []
     resumed = run(small, work, kept, lambda done, total: seen.append(done / total))
-    assert bare(resumed) == bare(whole) == bare(Rows(tmp_path / "part.jsonl").done)
+    assert bare(resumed) == bare(whole) == bare(Lines(tmp_path / "part.jsonl").rows)
     assert seen == sorted(seen) and seen[0] > 0.1 and seen[-1] == 1 and len(seen) == len(whole) - 6 + 1
 
 
 def test_how_many_work_changes_no_bit(small: Loaded, whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    rows = run(small, items(small, TEXTS, SIZE, SOME), Rows(tmp_path / "rows.jsonl"), silent, workers=3)
+    rows = run(small, items(small, TEXTS, SIZE, SOME), Lines(tmp_path / "rows.jsonl"), silent, workers=3)
     assert bare(rows) == bare(whole)
 
 
