@@ -81,7 +81,7 @@ class Replica:
         self._wake: simpy.Event | None = None
         """what an idle replica, or a stride that may be cut short, waits for"""
         self._gave_way: tuple[Sequence, int] | None = None
-        """who gave way last with nobody else running, and how many tokens it had had"""
+        """who gave way last with nobody else running, and the tokens it had had; None: a request has ended since"""
         self._watch = watch
         # most caches copy nothing and have no second tier: then they need not be asked before every step
         self._copies = kv.copies
@@ -132,24 +132,24 @@ class Replica:
                 self.now = ends[-1]
                 self._commit_stride(plan, shape, ends, now)
                 self._planned = ends[-2] if len(ends) > 1 else now
-            elif planned < now:
+            elif planned < now or plan.preempted:
                 self._planned = now  # nothing to run: plan with all that has come
-            elif state.waiting and not plan.admitted and not plan.preempted and not state.running():
+                if plan.preempted and not state.running():
+                    self._had_all(plan.preempted[-1])
+            elif state.waiting and not plan.admitted and not state.running():
                 source.refused(state.waiting.take(), "never_fits")  # alone, and still no room
                 state.blocked = False
-            elif not plan.preempted:
+            else:
                 event = self._idle()
                 if event is None:
                     return
                 yield event
                 self.now = self._planned = int(env.now)
                 self._sample(self.now - 1)
-            elif not state.running():
-                self._had_all(plan.preempted[-1])
 
     def _had_all(self, seq: Sequence) -> None:
-        """`seq` had all the memory there is and still gave way. Where that happened before at the same token, it would
-        happen for ever: it is refused."""
+        """`seq` had all the memory there is and still gave way. Where that was so before at the same token, and nobody
+        has ended since, it would happen for ever: it is refused."""
         before, self._gave_way = self._gave_way, (seq, seq.generated)
         if before == self._gave_way and self.state.waiting.head() is seq:
             self.source.refused(self.state.waiting.take(), "never_fits")
@@ -360,6 +360,7 @@ class Replica:
 
     def _finish(self, done: list[Sequence], now: int) -> None:
         """These sequences have had their last token."""
+        self._gave_way = None
         if len(done) > 1:
             done.sort(key=admission)  # the order in which an engine walks its running list
         state, kv = self.state, self.kv

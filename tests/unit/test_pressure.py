@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from costs import Constant
 
 from kvsim.cache.base import Sequence
@@ -39,19 +40,21 @@ def test_who_is_admitted_and_loads_takes_memory_from_the_stride() -> None:
     assert kv.horizon(left) == left
 
 
-def run_alone(blocks: int, prompt: int, output: int, **limits: int | bool) -> Recorder:
+def run_alone(blocks: int, prompt: int, output: int, asynchronous: bool = False, **limits: int | bool) -> Recorder:
     """One request in a window of 64 tokens, in so many blocks of 16."""
     kv = Retained(blocks=blocks, block_size=16, token_bytes=1, retention=WINDOW)
     trace = make_trace("t", "t", [0], [prompt], [output])
-    return replay(trace, scheduler=Chunked(), limits=Limits(**limits), kv=kv, cost=Constant(), windows=(WINDOW.cap,))
+    return replay(trace, scheduler=Chunked(), limits=Limits(**limits), kv=kv, cost=Constant(), windows=(WINDOW.cap,),
+                  asynchronous=asynchronous)
 
 
-def test_who_gives_way_alone_again_and_again_is_refused() -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_who_gives_way_alone_again_and_again_is_refused(asynchronous: bool) -> None:
     """The cap fits, the cap and a chunk of the prompt does not: it would start again for ever."""
-    record = run_alone(5, 300, 5, tokens=24)
+    record = run_alone(5, 300, 5, asynchronous, tokens=24)
     assert record.request_columns()["status"].tolist() == [REFUSED]
     assert record.reasons == ["never_fits"]
-    assert run_alone(6, 300, 5, tokens=24).request_columns()["status"].tolist() == [COMPLETED]
+    assert run_alone(6, 300, 5, asynchronous, tokens=24).request_columns()["status"].tolist() == [COMPLETED]
 
 
 def test_room_for_a_whole_answer_is_room_for_what_is_kept_of_it() -> None:
