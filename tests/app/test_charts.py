@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
 
 pytest.importorskip("altair")
 
-from kvsim_app.charts import timeline
+from kvsim_app.charts import answer, timeline
 from kvsim_app.charts import trace as traffic
 from kvsim_app.overheard import Overheard
 
 from kvsim.report.charts import latency, memory, operations
 from kvsim.report.charts.style import bytes_axis, log_axis, seconds_axis
+from kvsim.report.svg import svg
 from kvsim.result import Result
 from kvsim.scenario import make
 from kvsim.setup import prepare
@@ -75,3 +78,20 @@ def test_many_chunks_of_a_prefill_are_drawn_as_one_span(run: tuple[Result, pl.Da
     assert whole.height == cut["row"].n_unique() < halves.height
     assert (whole["end_s"] - whole["start_s"]).sum() == pytest.approx((cut["end_s"] - cut["start_s"]).sum())
     assert whole["tokens"].sum() == cut["tokens"].sum()
+
+
+def test_the_gpus_of_an_answer_stand_clear_of_the_capped_interval() -> None:
+    rows = [{"policy": "paged", "GPUs": 12_000, "rate held": 2.0, "low": 1.6, "high": 2.5, "limited by": "host"},
+            {"policy": "uncached", "GPUs": None, "rate held": None, "low": None, "high": None, "limited by": None},
+            {"policy": "h2o", "GPUs": None, "rate held": None, "low": None, "high": None,
+             "limited by": "trace too short"}]  # fmt: skip
+    root = ElementTree.fromstring(svg(answer.held(rows, ["paged", "uncached", "h2o"]), "held", width=700))
+    at = {text.text: float(re.search(r"translate\(([-\d.]+)", text.get("transform", ""))[1])  # type: ignore[index]
+          for text in root.iter("text") if text.get("text-anchor") == "start"}  # fmt: skip
+    assert set(at) == {"12,000 GPUs", "no rate", "trace too short"}
+    (rule,) = (line for line in root.iter("line") if line.get("stroke-width") == "2")
+    left = float(re.search(r"translate\(([-\d.]+)", rule.get("transform", ""))[1])  # type: ignore[index]
+    right = left + float(rule.get("x2", 0))
+    assert at["12,000 GPUs"] >= right + 10 and right > left + 50
+    caps = [path.get("d", "") for path in root.iter("path") if path.get("fill") == "var(--soft)"]
+    assert sum(d.count("M") for d in caps) == 2, "a cap at both ends, of the one that has an interval"

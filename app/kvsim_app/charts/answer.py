@@ -11,7 +11,8 @@ from kvsim.report.charts.style import GREY, number_axis, records, series
 
 
 def held(rows: Sequence[dict[str, Any]], policies: Sequence[str]) -> alt.LayerChart:
-    """A bar a policy with its 90 % interval, the GPUs at its end; policies that hold no rate say so.
+    """A bar a policy with its 90 % interval, which is capped at both ends and so no dash before the GPUs that stand
+    behind it; policies that hold no rate say so.
 
     `policies`: in the order of their colours on the other pages."""
     names = [row["policy"] for row in rows]
@@ -28,17 +29,17 @@ def held(rows: Sequence[dict[str, Any]], policies: Sequence[str]) -> alt.LayerCh
         y=alt.Y("run:N", sort=names, title=None, axis=alt.Axis(labelLimit=200)),
         tooltip=[alt.Tooltip("run:N", title="policy"), alt.Tooltip("rate:Q", format=".3~r"), alt.Tooltip("limit:N")],
     )
-    scale = alt.Scale(domain=[0, most * 1.15], nice=False)
+    scale = alt.Scale(domain=[0, most * 1.2], nice=False)
     x = alt.X("rate:Q", scale=scale, axis=number_axis("requests a second that one replica holds", tickCount=8))
     bars = base.mark_bar(height=26, opacity=0.9).encode(x=x, color=series(policies).legend(None))
-    whisker = (
-        base.transform_filter("datum.high > 0").mark_rule(strokeWidth=2, color=GREY).encode(x="low:Q", x2="high:Q")
-    )
-    text = base.mark_text(align="left", dx=8, fontWeight="bold", color=GREY).encode(x="high:Q", text="label:N")
-    return alt.layer(bars, whisker, text)
+    known = base.transform_filter("datum.high > 0")
+    whisker = known.mark_rule(strokeWidth=2, color=GREY).encode(x="low:Q", x2="high:Q")
+    caps = [known.mark_tick(thickness=2, size=14, color=GREY).encode(x=end) for end in ("low:Q", "high:Q")]
+    text = base.mark_text(align="left", dx=12, fontWeight="bold", color=GREY).encode(x="high:Q", text="label:N")
+    return alt.layer(bars, whisker, *caps, text)
 
 
 def _label(row: dict[str, Any]) -> str:
     if not row["GPUs"]:
-        return "no rate"
+        return row["limited by"] or "no rate"
     return f"{row['GPUs']:,} GPU{'s' if row['GPUs'] != 1 else ''}"
