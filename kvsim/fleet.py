@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kvsim.cache.base import Allocator
@@ -11,7 +12,7 @@ from kvsim.cache.paged import Paged
 from kvsim.cache.radix_pool import RadixPool
 from kvsim.cache.tier import Tier
 from kvsim.cache.tiered import Tiered
-from kvsim.cluster import ROUTERS, Autoscale, Cluster, Failures, Kind, Options
+from kvsim.cluster import Autoscale, Cluster, Failures, Kind, Options
 from kvsim.cluster.member import Engine, Member
 from kvsim.cost import CostModel
 from kvsim.engine.decode_set import NEVER
@@ -50,51 +51,70 @@ def mixture(scenario: Scenario) -> list[tuple[str, int]]:
     return found
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a scenario says of its cluster, read."""
+
+    total: int
+    """engines, those included that only decode or that are started later"""
+    autoscale: Autoscale | None
+    failures: Failures
+    link: Tier | None
+    """between replicas that only prefill and those that only decode, where they are apart"""
+
+
+def wanted(setup: Setup) -> Wanted:
+    """Read all that a scenario says of its cluster. Raises InputError that names the flag."""
+    scenario, facts = setup.scenario, setup.device.facts
+    kinds = mixture(scenario)
+    total = sum(count for _, count in kinds)
+    link = _link(scenario.transfer, int(facts.link_bandwidth), round(facts.link_latency_ns))
+    apart = scenario.prefill_replicas is not None
+    if apart:
+        _splittable(setup, len(kinds), total)
+    scale = Autoscale.parse(scenario.autoscale) if scenario.autoscale else None
+    if scale is not None:
+        if len(kinds) > 1 or apart:
+            raise InputError("--autoscale works on equal replicas: it goes with neither --mix nor --prefill-replicas")
+        total = scale.most
+    failures = Failures.parse(scenario.failures, scenario.on_failure == "retry", total)
+    return Wanted(total, scale, failures, link if apart else None)
+
+
 def run_fleet(
     trace: Trace, parts: list[tuple[Setup, CostModel, int]], how: dict[str, Any]
 ) -> tuple[Recorder, dict[str, int]]:
     """Run a cluster of (setup, its cost, replicas): what was recorded, and counters. `how`: as `drive`'s."""
     setup = parts[0][0]
-    scenario = setup.scenario
-    ROUTERS.get(scenario.router)
-    kinds = [kind_of(one, cost, count, trace) for one, cost, count in parts]
+    scenario, asked, cost = setup.scenario, wanted(setup), parts[0][1]
+    kinds = [kind_of(one, its_cost, count, trace) for one, its_cost, count in parts]
     decode: tuple[Kind, ...] = ()
-    total = sum(kind.count for kind in kinds)
-    if scenario.prefill_replicas:
-        decode = (_apart(scenario, setup, parts, total, trace),)
-        kinds = [kind_of(setup, parts[0][1], scenario.prefill_replicas // setup.group, trace)]
-    scale = Autoscale.parse(scenario.autoscale) if scenario.autoscale else None
-    if scale is not None:
-        if len(kinds) > 1 or decode:
-            raise InputError("--autoscale works on equal replicas: it goes with neither --mix nor --prefill-replicas")
-        kinds = [kind_of(setup, parts[0][1], scale.most, trace)]
-        total = scale.most
+    if asked.link is not None:
+        first = (scenario.prefill_replicas or 0) // setup.group
+        kinds = [kind_of(setup, cost, first, trace)]
+        decode = (kind_of(setup, cost, asked.total - first, trace, asked.link),)
+    if asked.autoscale is not None:
+        kinds = [kind_of(setup, cost, asked.total, trace)]
     options = Options(
-        router=scenario.router, decode=decode, autoscale=scale, max_model_len=how["max_model_len"],
-        failures=Failures.parse(scenario.failures, scenario.on_failure == "retry", total),
-        chains=how["chains"], progress=how["progress"], stop=how["stop"],
+        router=scenario.router, decode=decode, autoscale=asked.autoscale, max_model_len=how["max_model_len"],
+        failures=asked.failures, chains=how["chains"], progress=how["progress"], stop=how["stop"],
     )
     record, counters = Cluster(trace, kinds, options).run()
     counters["replica_ns"] *= setup.group
     return record, {"prefill": record.prefill_tokens, "decode": record.decode_tokens, **counters}
 
 
-def _apart(
-    scenario: Scenario, setup: Setup, parts: list[tuple[Setup, CostModel, int]], total: int, trace: Trace
-) -> Kind:
-    """The replicas that only decode."""
-    assert scenario.prefill_replicas is not None
-    if len(parts) > 1:
+def _splittable(setup: Setup, kinds: int, total: int) -> None:
+    """Raises InputError where replicas can't be split into such that prefill and such that decode."""
+    scenario, group = setup.scenario, setup.group
+    if kinds > 1:
         raise InputError("--prefill-replicas splits equal replicas: it does not go with --mix")
-    group = setup.group
-    if scenario.prefill_replicas >= total * group:
+    if (scenario.prefill_replicas or 0) >= total * group:
         raise InputError(
             f"--prefill-replicas {scenario.prefill_replicas} of --replicas {total * group}: at least one must decode"
         )
     if setup.spec.tier.bytes or setup.spec.prefix == "radix":
         raise InputError("--prefill-replicas does not go with a host tier or the radix tree: choose another --policy")
-    link = _link(scenario.transfer, int(setup.device.facts.link_bandwidth), round(setup.device.facts.link_latency_ns))
-    return kind_of(setup, parts[0][1], total - scenario.prefill_replicas // group, trace, link)
 
 
 def _link(text: str | None, bandwidth: int, latency_ns: int) -> Tier:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from kvsim.cache.build import Pool
 from kvsim.cache.policies import POLICIES
 from kvsim.cache.spec import CacheSpec
+from kvsim.cluster import ROUTERS
 from kvsim.cost import CostModel, HostOverhead
 from kvsim.cost.kernels import geometry
 from kvsim.cost.lockstep import Lockstep
@@ -130,6 +131,8 @@ def prepare(scenario: Scenario) -> Setup:
         raise InputError("--speculative: speculative decoding is not modelled; leave it out (TPOT is then too high)")
     model, device = load_model(scenario.model), load_device(scenario.device)
     engine = load_engine(scenario.engine or "vllm-1")
+    scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
+    ROUTERS.get(scenario.router)
     spec = policy_of(scenario, engine)
     memory = plan_memory(
         model, device, engine, tp=scenario.tp, pp=scenario.pp, ep=scenario.ep, weights_dtype=scenario.weights_dtype,
@@ -159,7 +162,6 @@ def prepare(scenario: Scenario) -> Setup:
         chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
         reserve_output=engine.reserve_output,
     )
-    scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
     if (spec.prefix == "radix") != (scheduler is SCHEDULERS.get("sglang")):
         raise InputError(
             f"prefix {spec.prefix} and scheduler {scenario.scheduler or engine.scheduler} do not go together: SGLang's "

@@ -18,14 +18,14 @@ from kvsim.cost import CostModel, StepShape
 from kvsim.engine.decode_set import NEVER
 from kvsim.engine.replay import Stop, drive, replay
 from kvsim.engine.sglang_replica import SglangReplica
-from kvsim.fleet import is_cluster, mixture, run_fleet
+from kvsim.fleet import is_cluster, mixture, run_fleet, wanted
 from kvsim.interval import ends, interval
 from kvsim.record import Recorder
 from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.sched.sglang import Limits as SglangLimits
 from kvsim.setup import Setup, prepare
-from kvsim.trace import Trace, load, transform
+from kvsim.trace import Trace, load, readable, transform
 from kvsim.trace.chain import Run, runs
 
 Progress = Callable[[float, float], None]
@@ -49,9 +49,22 @@ def trace_of(scenario: Scenario) -> Trace:
     return transform.sample(trace, scenario.samples)
 
 
+def check(scenario: Scenario, *, loaded: bool = False) -> Setup:
+    """Refuse at once, before a trace is read (unless it is `loaded`), what a run of `scenario` would refuse: names, and
+    what does not go together. Raises InputError."""
+    setup = prepare(scenario)
+    wanted(setup)
+    for device, _ in mixture(scenario):
+        if device != scenario.device:
+            prepare(scenario.replace(device=device))
+    if not loaded:
+        readable(scenario.trace, format=scenario.trace_format, arrivals=scenario.arrivals)
+    return setup
+
+
 def run(scenario: Scenario, progress: Progress | None = None, trace: Trace | None = None) -> Result:
     """Simulate `scenario`, with its interval where it asks for one. `trace`: loaded already (`trace_of`)."""
-    setup = prepare(scenario)
+    setup = check(scenario, loaded=trace is not None)
     trace = trace_of(scenario) if trace is None else trace
     return results(trace, setup, progress)[0]
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvsim.errors import InputError
 from kvsim.scenario import Scenario
+from kvsim.simulate import check
 from kvsim_app.store import Store
 
 WORKERS = max(1, min(2, os.cpu_count() or 1))
@@ -35,6 +37,15 @@ class Job:
     @property
     def ended(self) -> bool:
         return self.state in ("done", "failed", "cancelled")
+
+
+def _refusal(scenario: Scenario) -> str:
+    """Why no worker need begin with it, if so."""
+    try:
+        check(scenario)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 @dataclass
@@ -62,6 +73,8 @@ class Pool:
                 job = self._jobs[place] = Job(task, scenario, options, place)
                 if kept:
                     job.state, job.share = "done", 1.0
+                elif error := _refusal(scenario):
+                    job.state, job.error = "failed", error
                 else:
                     self._queue.append(job)
                     self._news.notify()

@@ -42,9 +42,12 @@ def done(jobs: Mapping[str, Job], what: str) -> dict[str, Path]:
     """Where the jobs that end well have put what they made. Draws a progress bar while some go on; a click elsewhere
     leaves them running. The page ends here where there is nothing to show."""
     _wait(jobs, what)
+    failed: dict[str, list[str]] = {}
     for name, job in jobs.items():
         if job.state == "failed":
-            st.error(f"**{name}**: {job.error}", icon=":material/error:")
+            failed.setdefault(job.error, []).append(f"**{name}**")
+    for error, names in failed.items():
+        st.error(f"{', '.join(names)}: {error}", icon=":material/error:")
     found = {name: job.place for name, job in jobs.items() if job.state == "done"}
     if any(job.state == "cancelled" for job in jobs.values()):
         st.info("Stopped. What had finished is kept; **Run** goes on from there.", icon=":material/stop_circle:")

@@ -13,6 +13,7 @@ from kvsim.errors import InputError
 from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.setup import Setup, prepare
+from kvsim.simulate import check
 from kvsim_app.jobs import Pool
 from kvsim_app.overheard import beside
 from kvsim_app.selection import Selection
@@ -102,6 +103,11 @@ def _prepare(text: str) -> Setup:
 def setup(scenario: Scenario) -> Setup:
     """A scenario with its names resolved. Raises InputError."""
     return _prepare(store().admit(scenario).model_dump_json())
+
+
+def refuse(scenario: Scenario) -> None:
+    """Raises InputError for what a run of the scenario would refuse at once."""
+    check(store().admit(scenario))
 
 
 Sources = dict[str, float]

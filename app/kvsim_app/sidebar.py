@@ -18,7 +18,7 @@ from kvsim.sched import SCHEDULERS
 from kvsim.trace.presets import PRESETS as TRAFFIC
 from kvsim_app.presets import PRESETS
 from kvsim_app.selection import DEFAULTS, MOST, Selection
-from kvsim_app.session import choose, selection, setup, store
+from kvsim_app.session import choose, refuse, selection, store
 
 _MAIN = ("trace", "duration", "model", "device", "tp", "policy")
 _CHOICES: dict[str, list[str]] = {
@@ -77,7 +77,7 @@ def _submit(values: dict[str, Any], policies: list[str], folders: list[str]) -> 
             raise InputError(f"At most {MOST} runs fit beside each other: choose fewer policies or folders.")
         chosen = Selection(make(given), tuple(policies), tuple(folders))
         for scenario in chosen.scenarios().values():
-            setup(scenario)
+            refuse(scenario)
     except InputError as error:
         st.error(str(error), icon=":material/error:")
         return

@@ -18,10 +18,12 @@ from kvsim.device import catalogue
 from kvsim.engine_profile import engine_names
 from kvsim.errors import InputError
 from kvsim.model import model_names
-from kvsim.registry import unknown
+from kvsim.registry import either, nearest, unknown
 from kvsim.result import Result
 from kvsim.scenario import Scenario
 from kvsim.trace import load
+from kvsim.trace.presets import PRESETS
+from kvsim.trace.synth import PREFIX
 
 UPLOAD_MB = 64
 UNPACKED_MB = 512
@@ -92,9 +94,10 @@ class Store:
             return scenario.replace(trace=str(path))
         # `synth:chat?prompt=trace:FILE` would read a file too
         if not _GENERATED.fullmatch(scenario.trace) or "trace:" in scenario.trace:
+            close = nearest(scenario.trace, ["sample", *(f"{PREFIX}{name}" for name in PRESETS)])
             raise InputError(
                 f"trace {scenario.trace!r} can't be opened here: the app takes sample, synth:PRESET and "
-                "traces uploaded on the Trace explorer page"
+                "traces uploaded on the Trace explorer page" + (f"; did you mean {either(close)}?" if close else "")
             )
         return scenario
 

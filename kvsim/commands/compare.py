@@ -60,7 +60,8 @@ def command(
     if html:
         from kvsim.report.page import write_page
 
-        write_page(html, runs)
+        with progress("Drawing the page") as update:
+            write_page(html, runs, update)
     if as_json:
         show_json({"runs": {name: result.summary for name, result in runs.items()}})
     else:
@@ -83,15 +84,14 @@ def _names(policies: str) -> list[str]:
 
 
 def _simulate(build: Build, policies: list[str]) -> dict[str, Result]:
-    from kvsim.setup import prepare
-    from kvsim.simulate import trace_of
+    from kvsim.simulate import check, trace_of
     from kvsim.workers import Failure, InProcess, Local
 
     base = build()
-    trace = trace_of(base)
     scenarios = [base.replace(policy=policy) for policy in policies]
     for scenario in scenarios:
-        prepare(scenario)  # bad input ends here, in this process, before anything long
+        check(scenario)  # bad input ends here, in this process, before anything long
+    trace = trace_of(base)
     long = len(trace) >= _LONG and len(policies) > 1
     runs: dict[str, Result] = {}
     with progress("Comparing") as update:

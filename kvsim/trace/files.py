@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvsim.errors import InputError
+from kvsim.registry import either, nearest
 
+ALIKE = 0.7
+"""likeness from which another file may have been meant: there may be many"""
 HEAD = 1 << 16
 """bytes of a file that its format is told from"""
 _GZIP, _XZ, _BZIP2, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd"
@@ -82,9 +85,7 @@ def open_source(path: str) -> Source:
     Raises InputError where there is nothing, or nothing readable.
     """
     whole, _, inner = path.partition("::")
-    place = Path(whole)
-    if not place.exists():
-        raise InputError(f"no trace at {whole!r}: give a file, a folder, a preset (synth:NAME) or the name 'sample'")
+    place = place_of(path)
     source = _folder(place) if place.is_dir() else _file(place)
     if not inner:
         return source
@@ -94,6 +95,22 @@ def open_source(path: str) -> Source:
         names = ", ".join(m.name for m in source.members[:5]) + (", …" if len(source.members) > 5 else "")
         raise InputError(f"{whole} holds nothing called {inside!r}: it holds {names}")
     return Source(path, chosen, single=len(chosen) == 1 and chosen[0].name == inside)
+
+
+def place_of(path: str) -> Path:
+    """The file or folder on disk. Raises InputError where there is nothing, with what may have been meant."""
+    from kvsim.trace.presets import PRESETS
+
+    whole = path.partition("::")[0]
+    place = Path(whole)
+    if place.exists():
+        return place
+    beside = sorted(place.parent.iterdir()) if place.parent.is_dir() else []
+    known = {"sample": "sample", **{name: f"synth:{name}" for name in PRESETS}} if place.name == whole else {}
+    known |= {one.name: str(one) for one in beside if not one.name.startswith(".")}
+    close = [known[name] for name in nearest(place.name, known, ALIKE)]
+    hint = f"did you mean {either(close)}?" if close else "give a file, a folder, a preset (synth:NAME) or sample"
+    raise InputError(f"no trace at {whole!r}: {hint}")
 
 
 def _folder(place: Path) -> Source:

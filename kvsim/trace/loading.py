@@ -7,12 +7,13 @@ After the name, `?key=value&key=value` says more, wherever a trace is accepted: 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from kvsim.errors import InputError
 from kvsim.registry import unknown
 from kvsim.trace.arrivals import parse_arrivals
-from kvsim.trace.files import Member, Source, open_source
+from kvsim.trace.files import Member, Source, open_source, place_of
 from kvsim.trace.types import Trace
 
 SAMPLE = "sample"
@@ -42,13 +43,9 @@ def load(
     from kvsim.trace.formats import FORMATS, ReadOptions
 
     name, said = _split(str(path))
-    if not name.strip():
-        raise InputError("the trace has no name: give a file, `sample` or `synth:PRESET`")
     if name.startswith(synth.PREFIX):
         return synth.from_text(name.removeprefix(synth.PREFIX), said)
-    for key in said:
-        if key not in _KEYS:
-            raise unknown("trace option", key, list(_KEYS))
+    _refuse_unknown(name, said)
     format, arrivals = said.get("format", format), said.get("arrivals", arrivals)
     seed = _whole(said, "seed", seed)
     start = _duration(said, "start")
@@ -78,6 +75,33 @@ def load(
     if "limit" in said:
         trace = transform.limit(trace, _whole(said, "limit", 0))
     return trace
+
+
+def readable(path: str, *, format: str | None = None, arrivals: str | None = None) -> None:
+    """Raises InputError for what `load` would refuse by its names alone: no such file, preset, option or format."""
+    from kvsim.trace import synth
+    from kvsim.trace.formats import FORMATS
+
+    name, said = _split(path)
+    if name.startswith(synth.PREFIX):
+        synth.spec_from_text(name.removeprefix(synth.PREFIX), said)
+        return
+    _refuse_unknown(name, said)
+    if format := said.get("format", format):
+        FORMATS.get(format)
+    if arrivals := said.get("arrivals", arrivals):
+        parse_arrivals(arrivals)
+    if name != SAMPLE:
+        place_of(name)
+
+
+def _refuse_unknown(name: str, said: Iterable[str]) -> None:
+    """Raises InputError where there is no name, or an option that no trace file has."""
+    if not name.strip():
+        raise InputError("the trace has no name: give a file, `sample` or `synth:PRESET`")
+    for key in said:
+        if key not in _KEYS:
+            raise unknown("trace option", key, list(_KEYS))
 
 
 def recognise(source: Source) -> tuple[Source, str]:

@@ -106,11 +106,15 @@ def test_rates(simulate: Call, name: str, value: str) -> None:
     ("flags", "words"),
     [
         (["--model", "llama-3.1-8"], ["unknown model", "did you mean", "llama-3.1-8b"]),
+        (["--model", "llama-99"], ["did you mean llama-3.3-70b, llama-3.1-70b or llama-3-70b?"]),
         (["--model", "nonsense"], ["unknown model", "the nearest of ", "see `kvsim list models`"]),
         (["--device", "h100"], ["unknown device", "did you mean", "h100-sxm"]),
         (["--policy", "pagd"], ["unknown policy", "did you mean paged"]),
         (["--engine", "vlm"], ["unknown engine"]),
         (["--scheduler", "chunky"], ["unknown scheduler", "did you mean chunked"]),
+        (["--router", "robin"], ["unknown router", "did you mean round-robin"]),
+        (["--transfer", "pcie"], ["pcie"]),
+        (["--mix", "l40:2"], ["unknown device 'l40': did you mean l40s?"]),
         (["--replicas", "2", "--router", "robin"], ["unknown router", "did you mean round-robin"]),
         (["--layout", "pages"], ["unknown layout", "did you mean paged"]),
         (["--kv-dtype", "int3"], ["int3"]),
@@ -157,3 +161,24 @@ def test_over_long_requests_are_refused_and_counted(simulate: Call) -> None:
     assert code == 0, err
     requests = json.loads(out)["requests"]
     assert (requests["completed"], requests["refused"], requests["refused_reasons"]) == (1, 1, {"too_long": 1})
+
+
+WRONG = {"model": "llama-99", "device": "h101", "policy": "pagd", "engine": "vlm-1", "scheduler": "chunkd",
+         "router": "robin", "trace_format": "azur", "mix": "h101:2", "trace": "sampel"}  # fmt: skip
+RIGHT = {"trace": "sample", "model": "llama-3.1-8b", "device": "h100-sxm", "policy": "paged"}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("command", ["simulate", "compare", "plan"])
+def test_a_wrong_name_is_refused_before_the_trace_is_read(
+    command: str, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the name that was meant, whatever the command."""
+    own = {"compare": {"policy": "policies"}, "plan": {"policy": "policies", "device": "devices"}}.get(command, {})
+    if command == "plan" and name in ("router", "mix"):
+        pytest.skip("plan sizes one replica and has no such flag")
+    monkeypatch.setattr("kvsim.trace.loading._sample", lambda: pytest.fail("reads the trace"))
+    given = RIGHT | {name: WRONG[name]}
+    flags = [word for key, value in given.items() for word in (f"--{own.get(key, key).replace('_', '-')}", value)]
+    code = cli.main([command, *flags, "--no-interval", "--json"])
+    assert "did you mean" in one_sentence(code, *capsys.readouterr())

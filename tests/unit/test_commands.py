@@ -29,9 +29,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
             progress(1, 2)
         return fake_result(100, len(seen), scenario.policy or "paged")
 
-    simulator = SimpleNamespace(run=run, trace_of=lambda scenario: [])
+    simulator = SimpleNamespace(run=run, trace_of=lambda scenario: [], check=id)
     monkeypatch.setitem(sys.modules, "kvsim.simulate", simulator)
-    monkeypatch.setitem(sys.modules, "kvsim.setup", SimpleNamespace(prepare=id))
     return seen
 
 
