@@ -121,26 +121,26 @@ def answer(
                 "why": one.why,
             }
         )
-    rows.sort(key=lambda row: (row["GPUs"] is None, row["GPUs"] or 0, -(row["rate held"] or 0)))
+    # Whom the traffic does not load comes first: it may need fewer than any.
+    first = {one.policy: not one.too_short for one in found}
+    rows.sort(key=lambda r: (first[r["policy"]], r["GPUs"] is None, r["GPUs"] or 0, -(r["rate held"] or 0)))
     if not rows or rows[0]["GPUs"] is None:
-        return "No policy here meets the objectives at any rate.", rows
+        return _no_rate(found), rows
     best = rows[0]
     gpu, serve = ("GPU", "serves") if best["GPUs"] == 1 else ("GPUs", "serve")
-    more = "more than " if any(one.beyond for one in found if one.policy == best["policy"]) else ""
     return (
         f"**{best['GPUs']} {gpu}** with **{best['policy']}** {serve} {target:.3g} requests/s within the objectives: "
-        f"one replica holds {more}{best['rate held']:.3g}."
+        f"one replica holds {best['rate held']:.3g}."
     ), rows
 
 
 def load_curve(found: Sequence[Held]) -> str:
     """Who holds the highest rate."""
     rates = {one.policy: one.rate for one in found if one.rate}
-    if not rates:
-        return "No policy here meets the objectives at any rate."
+    if not rates or any(one.too_short for one in found):
+        return _no_rate(found)
     best, worst = max(rates, key=lambda name: rates[name]), min(rates, key=lambda name: rates[name])
-    more = "more than " if any(one.beyond for one in found if one.policy == best) else ""
-    sentence = f"**{best}** holds the objectives up to {more}**{rates[best]:.3g} requests/s**"
+    sentence = f"**{best}** holds the objectives up to **{rates[best]:.3g} requests/s**"
     none = [one.policy for one in found if not one.rate]
     if none:
         return f"{sentence}; {' and '.join(f'**{name}**' for name in none)} at no rate."
@@ -149,6 +149,15 @@ def load_curve(found: Sequence[Held]) -> str:
     if rates[best] > rates[worst] * 1.05:
         return f"{sentence}, {_times(rates[best] / rates[worst])} as much as **{worst}**."
     return f"{sentence}; the others hold about as much."
+
+
+def _no_rate(found: Sequence[Held]) -> str:
+    """Why no policy is the best."""
+    short = [one for one in found if one.too_short]
+    if not short:
+        return "No policy here meets the objectives at any rate."
+    under = f"under {' and '.join(f'**{one.policy}**' for one in short)}, " if len(short) < len(found) else ""
+    return f"No answer: {under}{short[0].why}."
 
 
 def pareto(points: Sequence[Point]) -> str:

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from kvsim.plan import Candidate
 from kvsim.plan.alone import ALONE
+from kvsim.plan.answer import TOO_SHORT
 from kvsim.scenario import Scenario
 
 METRICS = {"ttft_p99": "TTFT p99", "tpot_p99": "TPOT p99", "refused": "refused requests"}
 """how sentences name what a rate misses"""
-NOWHERE = "not found"
-"""`limit` of a candidate that holds every rate that could be tried"""
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,13 @@ class Held:
 
     @property
     def rate(self) -> float | None:
-        """requests/s at which every objective is still met; None: there is no such rate"""
+        """requests/s at which every objective is still met; None: there is no such rate, or none was found"""
         return self.candidate.rate_per_replica
 
     @property
-    def beyond(self) -> bool:
-        """Whether the true rate is higher: every rate that could be tried is held."""
-        return self.candidate.limit == NOWHERE
+    def too_short(self) -> bool:
+        """Whether the traffic has too few requests to find a rate that is not held."""
+        return self.candidate.limit == TOO_SHORT
 
     @property
     def why(self) -> str:

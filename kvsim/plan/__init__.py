@@ -21,7 +21,7 @@ from kvsim.engine_profile import load_engine
 from kvsim.errors import InputError
 from kvsim.interval import ends
 from kvsim.plan.alone import ALONE
-from kvsim.plan.answer import Answer, Candidate, ParetoPoint, around, choose
+from kvsim.plan.answer import TOO_SHORT, Answer, Candidate, ParetoPoint, around, choose
 from kvsim.plan.limit import binding, facts, unreachable
 from kvsim.plan.objectives import Objective, Objectives
 from kvsim.plan.people import excerpt, others
@@ -30,7 +30,7 @@ from kvsim.plan.traffic import Offer
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import Progress, mean_shape, trace_of
-from kvsim.trace import Trace, transform
+from kvsim.trace import Trace, readable, transform
 from kvsim.workers import Executor, Failure, InProcess
 
 __all__ = [
@@ -97,14 +97,16 @@ def plan(
     prices = dict(prices or {})
     if strange := sorted(set(prices) - set(devices)):
         raise InputError(f"--price names {strange[0]!r}, which is not one of the devices {', '.join(devices)}")
-    trace = trace_of(scenario) if trace is None else trace
+    policies = policies or [load_engine(scenario.engine or "vllm-1").policy]
+    found, scenarios, unfit = _candidates(scenario, devices, policies, tps)
+    if trace is None:  # names that are wrong have ended here before it is read
+        readable(scenario.trace, format=scenario.trace_format, arrivals=scenario.arrivals)
+        trace = trace_of(scenario)
     target = transform.mean_rate(trace)
     if target is None:
         raise InputError(f"{trace.name}: all requests arrive at once, there is no rate to scale: set --arrivals")
     whole = excerpt(trace, requests or max(USUAL, objectives.requests))
     short = excerpt(trace, objectives.requests) if 2 * objectives.requests <= len(whole) else whole
-    policies = policies or [load_engine(scenario.engine or "vllm-1").policy]
-    found, scenarios, unfit = _candidates(scenario, devices, policies, tps)
     executor = executor or InProcess()
     other = _others(trace, len(short), scenario.seed) if scenario.interval else ()
     shared = Shared((whole, short, *other), objectives)
@@ -124,6 +126,9 @@ def plan(
         if isinstance(answer, Failure):
             return replace(first, rate_per_replica=None, replicas=None, reason=answer.message)
         priced = replace(answer, price_per_gpu_hour=prices.get(first.device), requests=len(part))
+        if answer.limit == TOO_SHORT:
+            every = len(part) == len(trace)
+            return priced.without_rate("give a longer trace" if every else "ask for more (--requests)")
         return priced.sized(target, float(part.output_tokens.mean()))
 
     for number, answer in search([Search(one, SHORT) for one in scenarios]):
@@ -158,7 +163,10 @@ def _others(trace: Trace, requests: int, seed: int) -> tuple[Trace, ...]:
 
 
 def _close(found: Sequence[Candidate], requests: int) -> list[int]:
-    """Candidates about as good as the best that have not been judged by so many requests; none once the best has."""
+    """Candidates about as good as the best that have not been judged by so many requests; none once the best has.
+    Those that fewer could not load are as good as any."""
+    if light := [i for i, c in enumerate(found) if c.limit == TOO_SHORT and c.requests != requests]:
+        return light
     best, by = choose(found)
     if best is None or found[best].requests == requests:
         return []
@@ -172,8 +180,10 @@ def _price(candidate: Candidate, by: str) -> float:
     return (unit or 0.0) * candidate.tp / (candidate.rate_per_replica or math.inf)
 
 
-def _begin(candidate: Candidate) -> int:
-    """Where the largest rate was found."""
+def _begin(candidate: Candidate) -> int | None:
+    """Where the largest rate was found, if it was."""
+    if candidate.limit == TOO_SHORT:
+        return None
     return max(p.index for p in candidate.curve if p.held and p.rate == candidate.rate_per_replica)
 
 
@@ -242,7 +252,7 @@ def _search(shared: Shared, task: Search) -> Candidate:
         return replace(one, tier=tier, reason=unreachable(lowest, objectives, setup))
     held, failed = rate(index), rate(index + 1)
     if failed.point.held:
-        limit, reason = "not found", "so few requests are held at any rate: give a longer trace"
+        limit, reason = TOO_SHORT, ""
     else:
         limit, reason = binding(failed.point.missed, facts(failed, setup))
     return replace(

@@ -13,6 +13,8 @@ from kvsim.plan.objectives import Objectives
 from kvsim.plan.search import Point
 
 HOUR_S = 3600
+TOO_SHORT = "trace too short"
+"""`limit` of a candidate whose rate no search can find: all requests at once are no load for its replica"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Candidate:
     output_tokens_per_s: float | None = None
     """of one replica at that rate"""
     limit: str | None = None
-    """KV memory, prefill compute, decode bandwidth, interconnect, host, queueing or batch size"""
+    """KV memory, prefill compute, decode bandwidth, interconnect, host, queueing, batch size, or TOO_SHORT"""
     reason: str = ""
     """why that is the limit, or why nothing is reachable"""
     requests: int = 0
@@ -75,6 +77,12 @@ class Candidate:
             cost_per_million_output_tokens=None if price is None else gpus * price / millions_per_hour,
             kwh_per_million_output_tokens=None if watts is None else gpus * watts / 1000 / millions_per_hour,
         )
+
+    def without_rate(self, advice: str) -> Candidate:
+        """Of a search that no rate was too fast for: the fastest tried says nothing of what a replica holds."""
+        few = f"{self.requests:,} requests are too few to load a replica"
+        reason = f"{few}: they meet the objectives however fast they come; {advice}"
+        return replace(self, rate_per_replica=None, output_tokens_per_s=None, reason=reason)
 
     def with_rates(self, rates: Iterable[float], target: float | None, tokens: float) -> Candidate:
         """With the interval that these other largest rates give."""
@@ -165,6 +173,11 @@ class Answer:
     def answer(self) -> Candidate | None:
         return None if self.best is None else self.candidates[self.best]
 
+    @property
+    def too_short(self) -> Candidate | None:
+        """For want of requests to load this one there is no answer."""
+        return next((c for c in self.candidates if c.limit == TOO_SHORT), None)
+
     def pareto(self) -> list[ParetoPoint]:
         """The front over every rate simulated to its end that its replica keeps up with, fastest for the user first."""
         points = [
@@ -199,9 +212,11 @@ class Answer:
 
 def choose(candidates: Iterable[Candidate]) -> tuple[int | None, str]:
     """(place of the best, what it is best in): the cheapest where every candidate has a price, else the fewest GPUs;
-    of equals, the one with most room."""
+    of equals, the one with most room. None is best where the requests do not load one: it may hold more than any."""
     found = list(candidates)
     able = [i for i, c in enumerate(found) if c.reachable]
+    if any(c.limit == TOO_SHORT for c in found):
+        able = []
     priced = all(found[i].cost_per_million_output_tokens is not None for i in able)
 
     def rank(i: int) -> tuple[float, ...]:

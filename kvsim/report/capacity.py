@@ -44,6 +44,8 @@ def judged(answer: Answer) -> str:
 def verdict(answer: Answer) -> str:
     """The answer in a sentence."""
     best = answer.answer
+    if answer.too_short:
+        return f"No answer: the requests are too few to load {answer.too_short.label}."
     if best is None:
         return "Not reachable by any of these candidates."
     each = f"of {best.tp} × {best.device} under {best.policy}"

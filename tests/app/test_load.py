@@ -14,6 +14,7 @@ from kvsim_app.load import Held
 
 from kvsim.cost import Band
 from kvsim.plan import Candidate, Objectives, plan
+from kvsim.plan.answer import TOO_SHORT
 from kvsim.scenario import Scenario, make
 
 LIMITS = {"ttft_p99": 2.0, "tpot_p99": 0.1}
@@ -61,3 +62,17 @@ def test_findings_of_policies_that_hold_nothing_say_so() -> None:
     assert findings.load_curve([none]) == "No policy here meets the objectives at any rate."
     sentence, (row,) = findings.answer([none], 5.0, None, Band(0.8, 1.25))
     assert sentence.startswith("No policy") and row["GPUs"] is None and "TTFT p99" in row["why"]
+
+
+def test_findings_of_a_trace_too_short_say_so_and_show_no_rate() -> None:
+    few = Candidate("h100-sxm", 1, "paged", limit=TOO_SHORT, requests=20).without_rate("give a longer trace")
+    short, out = Held(few, 100.0, ()), Held(Candidate("h100-sxm", 1, "uncached", reason="never"), 100.0, ())
+    sentence, (row,) = findings.answer([short], 5.0, 1.0, Band(0.8, 1.25))
+    assert sentence == findings.load_curve([short]) and sentence.startswith("No answer: 20 requests are too few")
+    assert sentence.endswith("give a longer trace.") and row["limited by"] == TOO_SHORT
+    assert [row[name] for name in ("GPUs", "rate held", "low", "high", "headroom", "cost")] == [None] * 6
+    good = Held(Candidate("h100-sxm", 1, "paged-int8", rate_per_replica=2.0, limit="host"), 100.0, ())
+    for others in ([out], [good], [good, out]):  # it may hold more than any of them
+        said, rows = findings.answer([*others, short], 5.0, None, Band(0.8, 1.25))
+        assert said == findings.load_curve([*others, short]) and rows[0]["policy"] == "paged"
+        assert said.startswith("No answer: under **paged**, 20 requests are too few to load a replica")

@@ -15,7 +15,7 @@ from kvsim.cli import main
 from kvsim.errors import InputError
 from kvsim.metrics import latency
 from kvsim.plan import Objectives, Offer, evaluate, plan, rate_at
-from kvsim.plan.answer import Candidate, choose, replicas_for
+from kvsim.plan.answer import TOO_SHORT, Candidate, choose, replicas_for
 from kvsim.plan.objectives import Gaps
 from kvsim.plan.search import Load, Point, Run, largest
 from kvsim.scenario import Scenario
@@ -222,8 +222,53 @@ def test_command(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_trace_too_short_to_load_a_replica_is_said() -> None:
-    answer = find(traffic(2, 20), "e2e_mean=100s").answer
-    assert answer.limit == "not found" and "longer trace" in answer.reason
+    found = find(traffic(2, 20), "e2e_mean=100s", prices={"l4": 1.0})
+    (one,) = found.candidates
+    assert found.answer is None and found.too_short == one and not found.to_json()["reachable"]
+    assert one.limit == TOO_SHORT and one.rate_per_replica is one.replicas is one.cost_per_million_output_tokens is None
+    assert one.reason == ("20 requests are too few to load a replica: they meet the objectives however fast they come; "
+                          "give a longer trace")
+    part = plan(BASE, Objectives.parse("e2e_p50=100s"), devices=["l4"], policies=["paged"], tps=[1], requests=10,
+                trace=traffic(2, 20)).candidates[0]
+    assert part.reason.startswith("10 requests") and part.reason.endswith("; ask for more (--requests)")
+
+
+def test_nothing_is_the_best_where_one_could_not_be_loaded() -> None:
+    small = Candidate("l4", 1, "paged", rate_per_replica=4.0).sized(10.0, 100.0)
+    large = Candidate("h100-sxm", 1, "paged", limit=TOO_SHORT, requests=20).without_rate("give a longer trace")
+    assert choose([small]) == (0, "GPUs") and choose([small, large])[0] is None
+
+
+def test_what_few_requests_cannot_load_is_asked_again_with_all() -> None:
+    class Light(InProcess):
+        """Finds no rate too fast in the first searches."""
+
+        def run(self, work: Work, shared: Any, tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+            for number, task in enumerate(tasks):
+                every = shared.traces[task.trace] is shared.traces[0]
+                top = Candidate("l4", 1, "paged", rate_per_replica=9e9, limit=TOO_SHORT)
+                yield number, attempt(work, shared, task) if every else top
+
+    trace = traffic(6, 2100)
+    answer = find(trace, "ttft_p90=300ms", executor=Light()).answer
+    assert answer is not None and answer.requests == 2100 and answer.limit != TOO_SHORT
+    assert answer.rate_per_replica == pytest.approx(find(trace, "ttft_p90=300ms").answer.rate_per_replica, rel=0.1)
+
+
+def test_a_command_with_a_trace_too_short_says_one_sentence(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    flags = ["plan", "--trace", "synth:chat?requests=10&rate=5", "--model", "llama-3.2-1b", "--devices", "l4", "--jobs",
+             "1", "--tp", "1", "--policies", "paged", "--slo", "e2e_p50=100s"]
+    page = tmp_path / "plan.html"
+    assert main([*flags, "--html", str(page)]) == 1
+    out = capsys.readouterr().out
+    assert "No answer: the requests are too few to load 1 × l4 paged." in out and "longer trace" in out
+    row = next(line for line in out.splitlines() if line.startswith("1 × l4"))
+    assert row.split() == ["1", "×", "l4", "paged", "–", "–", "–", "trace", "too", "short"]
+    assert "longer trace" in page.read_text() and "not found" not in page.read_text() + out
+    assert main([*flags, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["answer"] is None and found["candidates"][0]["rate_per_replica"] is None
+    assert "longer trace" in found["candidates"][0]["reason"]
 
 
 def test_of_many_requests_only_the_close_candidates_are_judged_by_all() -> None:

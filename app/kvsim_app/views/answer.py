@@ -11,6 +11,8 @@ from kvsim_app.charts import answer as charts
 from kvsim_app.objectives import ask_limits, held, planned, rate
 from kvsim_app.session import selection, step_error
 
+from kvsim.plan.answer import TOO_SHORT
+
 Row = dict[str, Any]
 
 
@@ -88,15 +90,16 @@ def _text(value: float | None, form: str) -> str:
 def _numbers(best: Row) -> None:
     columns = st.columns(4)
     holds = best["rate held"]
-    columns[0].metric("GPUs", best["GPUs"] if best["GPUs"] is not None else "none")
+    none = "unknown" if best["limited by"] == TOO_SHORT else "none"
+    columns[0].metric("GPUs", best["GPUs"] if best["GPUs"] is not None else none)
     columns[1].metric(
         "Rate held by a replica",
-        f"{holds:.3g} /s" if holds else "none",
+        f"{holds:.3g} /s" if holds else none,
         help=f"90 % interval {best['low']:.3g} to {best['high']:.3g}" if holds else None,
     )
     columns[2].metric(
         "Headroom",
-        f"{best['headroom']:.0%}" if best["headroom"] is not None else "none",
+        f"{best['headroom']:.0%}" if best["headroom"] is not None else none,
         help="What all replicas hold, over the rate to serve.",
     )
     cost = best["cost"]

@@ -20,7 +20,7 @@ def page() -> None:
     with place:
         frame.header("Load curve", findings.load_curve(found))
         frame.trust(tiers={point.tier for point in tried})
-    knees = {one.policy: one.rate for one in found if one.rate and not one.beyond}
+    knees = {one.policy: one.rate for one in found if one.rate}
     st.caption("Dashed orange: the objective. Dotted, in a policy's colour: the rate up to which it holds all of them.")
     panels = (
         ("ttft_p99", "TTFT p99", limits["ttft_p99"], "Time to first token", "TTFT"),
