@@ -141,7 +141,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, InputError):
         return _fail(str(error), 2)
     if isinstance(error, OSError):
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+        said = error.strerror or str(error)
+        return _fail(f"{error.filename}: {said}" if error.filename else said, 2)
     if isinstance(error, MemoryError):
         return _fail(f"this machine has not the memory for it: {str(error) or 'ask for less'}", 2)
     if hasattr(error, "format_message"):  # click's usage errors, wherever typer keeps click

@@ -118,9 +118,11 @@ class Result:
     def save(self, folder: Path | str) -> None:
         """Write the folder at once or not at all: under a temporary name beside it, then renamed.
 
-        Raises InputError where `folder` holds something other than a Result.
+        Raises InputError where `folder` holds something other than a Result, has no name, or the disk is full.
         """
         folder = Path(folder)
+        if not folder.name:
+            raise InputError(f"{folder} is the folder one stands in: name one in it")
         if folder.exists() and not _replaceable(folder):
             raise InputError(f"{folder} exists and is no Result folder: choose another name or remove it")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +131,7 @@ class Result:
         new.mkdir()
         try:
             for name in _TABLES:
-                getattr(self, name).write_parquet(new / f"{name}.parquet", compression_level=1)
+                _write(getattr(self, name), new / f"{name}.parquet")
             document = {"schema": SCHEMA, **self.run, "summary": self.summary}
             (new / "run.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
             if folder.exists():
@@ -168,6 +170,13 @@ def _words(column: str, words: Sequence[str]) -> pl.Expr:
 
 def _replaceable(folder: Path) -> bool:
     return folder.is_dir() and ((folder / "run.json").is_file() or not any(folder.iterdir()))
+
+
+def _write(frame: pl.DataFrame, file: Path) -> None:
+    try:
+        frame.write_parquet(file, compression_level=1)
+    except pl.exceptions.PolarsError as error:  # a full disk, and whatever else the file system says
+        raise InputError(f"{file} can't be written: {str(error).splitlines()[0]}") from None
 
 
 def _read(file: Path, columns: Sequence[str]) -> pl.DataFrame:

@@ -21,6 +21,10 @@ Json = dict[str, Any]
 VLLM = ("scheduled", "free_blocks", "running", "waiting", "preempted", "cached_at_admission")
 SGLANG = ("kind", "scheduled", "from", "running", "waiting", "retracted", "chunked", "new_token_ratio", "tree",
           "evictable", "protected", "free", "finished", "after", "evicted")  # fmt: skip
+VLLM_LIMITS = {"block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "prefix_caching",
+               "long_prefill_token_threshold"}  # fmt: skip
+SGLANG_LIMITS = {"page_size", "pool_tokens", "max_running", "chunk_tokens", "max_prefill_tokens", "ignore_eos"}
+REQUEST = {"id", "arrival_step", "prompt", "output_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +88,18 @@ def read(path: Path) -> Json:
         raise InputError(f"{path} can't be read as a recording: {error}") from None
     if not isinstance(recording, dict) or not {"limits", "requests", "steps"} <= recording.keys():
         raise InputError(f"{path} is no recording: it needs limits, requests and steps (docs/validation.md)")
+    limits, requests, steps = recording["limits"], recording["requests"], recording["steps"]
+    vllm = isinstance(limits, dict) and "num_blocks" in limits
+    _has(path, "limits", limits, VLLM_LIMITS if vllm else SGLANG_LIMITS)
+    for name, rows, needed in (("requests", requests, REQUEST), ("steps", steps, {"scheduled"})):
+        if not isinstance(rows, list):
+            raise InputError(f"{path} is no recording: its {name} are no list (docs/validation.md)")
+        for number, row in enumerate(rows):
+            _has(path, f"{name}[{number}]", row, needed)
     return recording
+
+
+def _has(path: Path, name: str, found: Any, needed: set[str]) -> None:
+    """Raises InputError where a part of a recording lacks one of the keys that it needs."""
+    if missing := sorted(needed - (found.keys() if isinstance(found, dict) else set())):
+        raise InputError(f"{path} is no recording: {name} has no {missing[0]} (docs/validation.md)")
