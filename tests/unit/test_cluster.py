@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from kvsim.record import COMPLETED, FAILED, REFUSED, Recorder
 from kvsim.scenario import Scenario
 from kvsim.setup import prepare
 from kvsim.simulate import chains, simulate
+from kvsim.simulate import check as refuse
 from kvsim.trace.types import Trace, make_trace
 
 BASE = Scenario(trace="made", model="llama-3.2-1b", device="l4", policy="paged-prefix", max_model_len=2048,
@@ -231,14 +231,13 @@ def test_autoscaling_follows_the_load_within_its_bounds() -> None:
     ({"router": "rund-robin"}, "did you"),
     ({"prefill_replicas": 2}, "at least one must decode"), ({"prefill_replicas": 1, "transfer": "0GB"}, "above zero"),
     ({"prefill_replicas": 1, "policy": "contiguous"}, "paged policy"), ({"mix": "l4"}, "DEVICE:REPLICAS"),
-    ({"prefill_replicas": 1, "policy": "paged-offload"}, "host tier"), ({"mix": "l4:1", "autoscale": "1-2"}, "equal"),
+    ({"prefill_replicas": 1, "policy": "paged-offload"}, "host tier"),
+    ({"mix": "l4:1,a10:1", "autoscale": "1-2"}, "equal"),
+    ({"transfer": "pcie"}, "pcie"), ({"mix": "l4:1,a11:1"}, "did you mean a10"),
 ])
-def test_what_does_not_go_together_is_explained(fields: dict[str, object], says: str) -> None:
-    setup = prepare(BASE.replace(replicas=2, **{"mix": None, **fields}))
-    if fields.get("mix") == "l4:1":
-        setup = replace(setup, scenario=setup.scenario.replace(mix="l4:1,a10:1"))
+def test_what_does_not_go_together_is_explained_before_anything_runs(fields: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        simulate(traffic(0, 5), setup, setup.cost)
+        refuse(BASE.replace(replicas=2, **fields), loaded=True)
 
 
 def test_mixed_devices_share_by_their_room(capsys: pytest.CaptureFixture[str]) -> None:
