@@ -186,12 +186,21 @@ class Hybrid(Allocator):
         seq.store = None
 
     def never_fits(self, seq: Sequence) -> bool:
-        blocks = -(-seq.final // self.block_size)
-        return sum(min(blocks, most) for most in self._most) > self.usable
+        return self.whole(seq)[0] > self.usable
 
     def whole(self, seq: Sequence) -> tuple[int, int]:
-        blocks = -(-seq.final // self.block_size)
-        return sum(min(blocks, most) for most in self._most), self.usable
+        """Its most blocks at once: what admission asks for its prompt, or what it holds while it decodes. Every window
+        holds as much again after each `block_size` tokens and full groups hold ever more, so the last ones tell."""
+        size = self.block_size
+        admission = sum(min(-(-seq.prompt // size), most) for most in self._most)
+        last = range(max(seq.prompt, seq.final - size), seq.final)
+        return max([admission, *map(self._decoding_blocks, last)]), self.usable
+
+    def _decoding_blocks(self, computed: int) -> int:
+        """Blocks of a sequence in the step that adds one token to `computed`."""
+        size = self.block_size
+        left = sum(max(0, computed - window + 1) // size for window in self.windows if window)
+        return len(self.windows) * -(-(computed + 1) // size) - left
 
     # -- decoding ---------------------------------------------------------------------------------------------------
 
