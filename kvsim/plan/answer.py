@@ -79,10 +79,11 @@ class Candidate:
         )
 
     def without_rate(self, advice: str) -> Candidate:
-        """Of a search that no rate was too fast for: the fastest tried says nothing of what a replica holds."""
+        """Of a search that no rate was too fast for: those tried, up to thousands a second, say nothing of what a
+        replica holds."""
         few = f"{self.requests:,} requests are too few to load a replica"
         reason = f"{few}: they meet the objectives however fast they come; {advice}"
-        return replace(self, rate_per_replica=None, output_tokens_per_s=None, reason=reason)
+        return replace(self, rate_per_replica=None, output_tokens_per_s=None, reason=reason, curve=())
 
     def with_rates(self, rates: Iterable[float], target: float | None, tokens: float) -> Candidate:
         """With the interval that these other largest rates give."""

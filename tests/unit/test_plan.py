@@ -225,6 +225,7 @@ def test_a_trace_too_short_to_load_a_replica_is_said() -> None:
     found = find(traffic(2, 20), "e2e_mean=100s", prices={"l4": 1.0})
     (one,) = found.candidates
     assert found.answer is None and found.too_short == one and not found.to_json()["reachable"]
+    assert one.curve == () and found.pareto() == [] and found.to_json()["pareto"] == []
     assert one.limit == TOO_SHORT and one.rate_per_replica is one.replicas is one.cost_per_million_output_tokens is None
     assert one.reason == ("20 requests are too few to load a replica: they meet the objectives however fast they come; "
                           "give a longer trace")
