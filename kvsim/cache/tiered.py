@@ -133,6 +133,8 @@ class Tiered(Allocator):
         end = -(-(found + load) // self.inner.block_size)
         if load and seq not in self._swapped:
             self._touch(seq, begin, end)  # first, so that what admission evicts does not push them out
+        if load:
+            ensure = max(ensure, seq.tokens)  # or it might give way when they have come, and load them again, for ever
         if not self.inner.admit(seq, load + tokens, ensure):
             return False
         if seq in self._swapped:

@@ -61,3 +61,16 @@ def test_room_for_a_whole_answer_is_room_for_what_is_kept_of_it() -> None:
     """TensorRT-LLM's guarantee: a request whose answer outgrows the pool, but not its window, runs."""
     record = run_alone(5, 30, 500, reserve_output=True)
     assert record.request_columns()["status"].tolist() == [COMPLETED]
+
+
+def test_who_loads_waits_for_room_for_the_rest_too() -> None:
+    """Else two would load in turn into the room that the other needs for its next tokens, and give way, for ever."""
+    kv = Tiered(Paged(blocks=10, block_size=1, token_bytes=1), Tier(1000), swap=True)
+    other, seq = Sequence(0, 3, 1), Sequence(1, 9, 1)
+    assert kv.admit(other, 3)
+    other.computed = 3
+    kv.receive(seq, 6)
+    assert not kv.admit(seq, 0), "six tokens would fit, the three behind them not"
+    kv.release(other, finished=True)
+    assert kv.admit(seq, 0)
+    assert seq.computed == 6
