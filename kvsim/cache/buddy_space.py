@@ -5,13 +5,15 @@ from __future__ import annotations
 from bisect import insort
 from itertools import pairwise
 
+from kvsim.cache.space import Space
+
 
 def power_of_two(n: int) -> int:
     """The smallest power of two ≥ n (n ≥ 1)."""
     return 1 << (n - 1).bit_length()
 
 
-class BuddySpace:
+class BuddySpace(Space):
     """Blocks of 2^k units, each at a multiple of its size; two free halves of one block are merged at once.
 
     A space that is no power of two is cut into the powers it is made of, the largest first; bytes beyond the last
@@ -20,8 +22,7 @@ class BuddySpace:
     """
 
     def __init__(self, size: int, unit: int) -> None:
-        self.size = size
-        self.free = size
+        super().__init__(size)
         self.unit = unit
         units = size // unit
         self._free: list[list[int]] = [[] for _ in range(units.bit_length())]

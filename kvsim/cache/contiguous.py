@@ -18,7 +18,9 @@ Placement = Literal[FitRule, "buddy"]
 
 def make_space(pool_bytes: int, token_bytes: int, placement: Placement) -> Space:
     """The pool as a space that places by first fit, best fit or the buddy rule (blocks of 2^k tokens)."""
-    return BuddySpace(pool_bytes, token_bytes) if placement == "buddy" else HoleSpace(pool_bytes, placement)
+    if placement == "buddy":
+        return BuddySpace(pool_bytes, token_bytes)
+    return HoleSpace(pool_bytes, placement, token_bytes)
 
 
 class Interval:

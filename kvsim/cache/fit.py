@@ -32,6 +32,8 @@ class Fit(Contiguous):
             pool_bytes=pool_bytes, token_bytes=token_bytes, max_model_len=max_model_len, placement=placement
         )
         self.growth_tokens = growth_tokens
+        assert isinstance(self.space, HoleSpace)  # what first and best fit place in
+        self._holes = self.space
         self._due: dict[int, dict[Sequence, None]] = {}
         """step → the decoding sequences that cannot take it without growing, in the order they came to be there"""
         self._due_steps: list[int] = []
@@ -39,22 +41,9 @@ class Fit(Contiguous):
         self._grows_at: dict[Sequence, int] = {}
         """where in `_due` a sequence is"""
         self._moved = 0
-        self._planned: tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None = None
-        """what the next growth leads to, until something else changes: the holes left, and the (sequence, start,
-        capacity) of those that grow"""
-
-    @property
-    def _holes(self) -> HoleSpace:
-        """The space, of which `make_space` makes one with holes for first and best fit."""
-        assert isinstance(self.space, HoleSpace)
-        return self.space
 
     def capacity(self, seq: Sequence, tokens: int) -> int:
         return min(-(-tokens // self.growth_tokens) * self.growth_tokens, self.max_model_len)
-
-    def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
-        self._planned = None
-        return super().admit(seq, tokens, ensure)
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
         held: Interval = seq.store
@@ -64,43 +53,36 @@ class Fit(Contiguous):
             start = self._find(self._holes, held, capacity)
             if start < 0:
                 return False
-            self._planned = None
             self._place(seq, seq.computed, start, capacity)
         return super().grow(seq, tokens)
 
     def join(self, seq: Sequence) -> None:
-        self._planned = None
         super().join(seq)
         self._expect(seq)
 
     def leave(self, seq: Sequence) -> None:
-        self._planned = None
         super().leave(seq)
         self._forget(seq)
 
-    def release(self, seq: Sequence, *, finished: bool) -> None:
-        self._planned = None
-        super().release(seq, finished=finished)
-
     def horizon(self, limit: int) -> int:
-        until = self._next_growth() - self.step
+        growth = self._next_growth()
+        until = growth - self.step
         if limit < until:
             return limit
-        grows = self._surely_grow() if until > 1 else bool(self._plan_growth())
-        return until if grows else until - 1
+        return until if self._growth_fits(growth) else until - 1
 
     def advance(self, steps: int) -> None:
         growth = self._next_growth()
         if growth == self.step + steps:
-            planned = self._plan_growth()
-            assert planned, "advanced beyond the horizon"
-            self.space, grown = planned
-            self._planned = None
-            for seq, start, capacity in grown:
-                self._place(seq, seq.base + growth - 1, start, capacity)
+            for seq in list(self._due[growth]):
+                held: Interval = seq.store
+                capacity = self.capacity(seq, held.capacity + 1)
+                start = self._find(self._holes, held, capacity)
+                assert start >= 0, "advanced beyond the horizon"
+                self._place(seq, held.capacity, start, capacity)
                 self._expect(seq)
         self.step += steps
-        assert self._next_growth() > self.step, "advanced beyond the horizon"
+        assert growth >= self.step, "advanced beyond the horizon"
 
     def take_moved_bytes(self) -> int:
         moved, self._moved = self._moved, 0
@@ -135,26 +117,25 @@ class Fit(Contiguous):
             del due[heappop(steps)]
         return steps[0] if steps else 1 << 62
 
-    def _surely_grow(self) -> bool:
-        """Whether the largest hole would take all that grow next, wherever the others go; it may be no, and they fit.
-        """
-        step = self._next_growth()
-        tokens = sum([self.capacity(seq, seq.base + step) for seq in self._due.get(step, ())])
-        return tokens * self.token_bytes <= self.space.largest_hole
-
-    def _plan_growth(self) -> tuple[HoleSpace, list[tuple[Sequence, int, int]]] | None:
-        """Let all sequences that are full next grow, one after the other, on a copy of the holes. None if one cannot.
-        """
-        if self._planned is None:
-            holes, grown, step = self._holes.copy(), [], self._next_growth()
-            for seq in self._due.get(step, ()):
-                capacity = self.capacity(seq, seq.base + step)
-                start = self._find(holes, seq.store, capacity)
-                if start < 0:
-                    return None
-                grown.append((seq, start, capacity))
-            self._planned = holes, grown
-        return self._planned
+    def _growth_fits(self, step: int) -> bool:
+        """Whether all sequences that have to grow for `step` find room, one after the other. What is asked first is
+        cheap and nearly always enough; else they try on a copy of the holes."""
+        due, largest = self._due[step], self._holes.largest_hole
+        together = 0
+        for seq in due:
+            held: Interval = seq.store
+            length = self.capacity(seq, held.capacity + 1) * self.token_bytes
+            if not together and length > max(largest, held.length + self._holes.behind(held.start, held.length)):
+                return False  # the first of them has nowhere to go
+            together += length
+        if together <= largest or len(due) == 1:
+            return True  # the largest hole would take them all, wherever some of them go
+        holes = self._holes.copy()
+        for seq in due:
+            held = seq.store
+            if self._find(holes, held, self.capacity(seq, held.capacity + 1)) < 0:
+                return False
+        return True
 
     def _find(self, holes: HoleSpace, held: Interval, capacity: int) -> int:
         """Take room for `capacity` tokens in place of an interval; where it begins, or −1 and no change if there is

@@ -151,6 +151,15 @@ class DecodeSet:
         if bucket is not None:
             bucket.remove(seq)
 
+    def last(self) -> Sequence:
+        """The one that was admitted latest. Looks at all; only a preemption asks."""
+        found: Sequence | None = None
+        for seq in self.sequences:
+            if found is None or seq.admitted > found.admitted:
+                found = seq
+        assert found is not None, "nobody decodes"
+        return found
+
     def tokens(self, last: int) -> dict[int, int]:
         """Every sequence has a token now (and more until `last`): when they had the one before → how many did."""
         before = self._tokens_at

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 from kvsim.cache.base import Sequence
-from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State, admission
+from kvsim.sched.base import SCHEDULERS, Plan, Scheduler, State
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -79,7 +79,7 @@ def _make_way(state: State, plan: Plan) -> None:
         if state.partial:
             victim = state.partial.pop()
         else:
-            victim = max(decode.sequences, key=admission)
+            victim = decode.last()
             decode.leave(victim)
             kv.leave(victim)
         state.preempt(victim, plan)
