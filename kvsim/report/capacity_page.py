@@ -18,6 +18,7 @@ from kvsim.scenario import Scenario
 from kvsim.units import format_count
 
 _TALL = 300
+_BEST = ' class="best"'
 
 
 def write_capacity_page(file: Path, answer: Answer, scenario: Scenario, progress: Update | None = None) -> None:
@@ -30,7 +31,7 @@ def write_capacity_page(file: Path, answer: Answer, scenario: Scenario, progress
 def _header(title: str, answer: Answer, scenario: Scenario) -> str:
     best = answer.answer
     tier = best.tier if best and best.tier else "unknown"
-    why = f"Limit: {best.limit}. {best.reason}." if best else ""
+    why = f"Limit: {best.limit}. {best.reason}." if best else f"{answer.too_short.reason}." if answer.too_short else ""
     listed = "".join(f"<li>{escape(note)}</li>" for note in answer.notes)
     return (
         f'<header><h1>{escape(title)}</h1><p class="lead">{escape(verdict(answer))}</p>'
@@ -43,19 +44,22 @@ def _header(title: str, answer: Answer, scenario: Scenario) -> str:
 
 
 def _candidates(answer: Answer) -> str:
-    head = ("requests/s a replica", "interval", "replicas", "GPUs", "cost a million output tokens",
-            "kWh a million at the power limit", "limit", "why")
+    head = ("requests/s", "interval", "replicas", "GPUs", "cost/M", "kWh/M", "limit", "why")
     rows = []
     for number, c in enumerate(answer.candidates):
         texts = [_number(c.rate_per_replica), span(c, "rate_per_replica", format_count), _number(c.replicas),
                  _number(c.gpus), _short(c.cost_per_million_output_tokens), _short(c.kwh_per_million_output_tokens),
-                 c.limit or "not reachable", c.reason]
-        mark = ' class="best"' if number == answer.best else ""
-        cells = "".join(f"<td{mark}>{escape(text)}</td>" for text in texts)
-        rows.append(f"<tr><td>{escape(c.label)}</td>{cells}</tr>")
+                 c.limit or "not reachable"]
+        best = number == answer.best
+        cells = "".join(f'<td{_BEST if best and text.strip("–") else ""}>{escape(text)}</td>' for text in texts)
+        rows.append(f'<tr><td>{escape(c.label)}</td>{cells}<td class="why">{escape(c.reason)}</td></tr>')
     titles = "".join(f"<th>{title}</th>" for title in head)
     table = f"<table><tr><th></th>{titles}</tr>{''.join(rows)}</table>"
-    hint = f"The best has the lowest {answer.by}. Intervals (90 %): the cost model's error and other people."
+    first = "The best costs least. " if answer.by == "cost" else "The best needs the fewest GPUs. "
+    hint = (
+        f"{first if answer.answer else ''}Requests/s are of one replica; M: a million output tokens; kWh at the boards' "
+        "power limit. Intervals (90 %): the cost model's error and other people."
+    )
     return f'<section><h2>Candidates</h2><p class="hint">{hint}</p><div class="card wide">{table}</div></section>'
 
 

@@ -213,7 +213,8 @@ def test_command(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     assert found["reachable"] and len(found["candidates"]) == 2 and found["best_by"] == "cost"
     assert {"device", "tp", "policy", "replicas", "rate_per_replica", "cost_per_million_output_tokens", "limit",
             "interval"} <= set(found["answer"])
-    assert page.read_text().count("<svg") >= 2
+    text = page.read_text()
+    assert text.count("<svg") >= 2 and "The best costs least." in text and '<td class="best"></td>' not in text
     assert main([*flags, "--slo", "tpot_p50=1us"]) == 1
     out = capsys.readouterr().out
     assert "Not reachable" in out and max(map(len, out.splitlines())) <= 80
@@ -265,7 +266,8 @@ def test_a_command_with_a_trace_too_short_says_one_sentence(tmp_path, capsys) ->
     assert "No answer: the requests are too few to load 1 × l4 paged." in out and "longer trace" in out
     row = next(line for line in out.splitlines() if line.startswith("1 × l4"))
     assert row.split() == ["1", "×", "l4", "paged", "–", "–", "–", "trace", "too", "short"]
-    assert "longer trace" in page.read_text() and "not found" not in page.read_text() + out
+    header, _, rest = page.read_text().partition("</header>")
+    assert "longer trace" in header and "<svg" not in rest and "not found" not in page.read_text() + out
     assert main([*flags, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["answer"] is None and found["candidates"][0]["rate_per_replica"] is None
