@@ -57,8 +57,8 @@ def _candidates(answer: Answer) -> str:
     table = f"<table><tr><th></th>{titles}</tr>{''.join(rows)}</table>"
     first = "The best costs least. " if answer.by == "cost" else "The best needs the fewest GPUs. "
     hint = (
-        f"{first if answer.answer else ''}Requests/s are of one replica; M: a million output tokens; kWh at the boards' "
-        "power limit. Intervals (90 %): the cost model's error and other people."
+        f"{first if answer.answer else ''}Requests/s are of one replica; M: a million output tokens; kWh at the "
+        "boards' power limit. Intervals (90 %): the cost model's error and other people."
     )
     return f'<section><h2>Candidates</h2><p class="hint">{hint}</p><div class="card wide">{table}</div></section>'
 
