@@ -40,6 +40,7 @@ def _field(help: str, panel: str, default: Any = None, *, by: str | None = None,
 
 Positive = Annotated[float, Field(gt=0), AfterValidator(_finite)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
+Copies = Annotated[int, Field(ge=1, le=10_000)]
 Duration = Annotated[str, AfterValidator(_duration)]
 
 _WHAT, _TRAFFIC, _CACHE, _ENGINE, _RUN = "What", "Traffic", "Cache policy axes", "Engine and cluster", "Run"
@@ -80,7 +81,7 @@ class Scenario(BaseModel):
     tp: Count = _field("GPUs that share one copy of the model (tensor parallel)", _ENGINE, 1)
     pp: Count = _field("Pipeline stages", _ENGINE, 1)
     ep: Count = _field("GPUs that share the experts; ep ÷ tp replicas of the attention feed them", _ENGINE, 1)
-    replicas: Count = _field("Copies of the model behind the router", _ENGINE, 1)
+    replicas: Copies = _field("Copies of the model behind the router", _ENGINE, 1)
     router: str = _field("Router between replicas", _ENGINE, "round-robin")
     mix: str | None = _field("Replicas by device: h100-sxm:2,l40s:4", _ENGINE, value="D:N,…")
     prefill_replicas: Count | None = _field("Of the replicas, so many only prefill; the others only decode", _ENGINE)
@@ -90,6 +91,12 @@ class Scenario(BaseModel):
     autoscale: str | None = _field("Replicas by load: 1-8,target=32,startup=60s", _ENGINE, value="LEAST-MOST,…")
     max_num_seqs: Count | None = _field("Most sequences in a batch", _ENGINE, by="the engine's")
     max_num_batched_tokens: Count | None = _field("Most tokens in a step", _ENGINE, by="the engine's")
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] | None = _field(
+        "Most tokens of one prompt in a step; 0: no limit", _ENGINE, by="the engine's"
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = _field(
+        "Order of the queue: first come first served, or by the trace's priorities", _ENGINE, "fcfs"
+    )
     max_model_len: Count | None = _field("Longest request in tokens", _ENGINE, by="the model's")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = _field(
         "Share of GPU memory the engine may use", _ENGINE, by="the engine's"

@@ -22,7 +22,7 @@ from kvsim.engine_profile import EngineProfile, load_engine
 from kvsim.errors import InputError
 from kvsim.memory import MemoryPlan, forward_bytes, plan_memory
 from kvsim.model import ModelSpec, load_model
-from kvsim.scenario import Scenario
+from kvsim.scenario import Scenario, flag
 from kvsim.sched import SCHEDULERS
 from kvsim.sched.base import Limits, Scheduler
 
@@ -93,13 +93,13 @@ def _whole_groups(scenario: Scenario) -> None:
     group = group_of(scenario)
     if group == 1:
         return
-    for flag, value in (("--replicas", scenario.replicas), ("--prefill-replicas", scenario.prefill_replicas)):
-        if (value or 0) % group:
-            raise InputError(f"{flag} {value}: with --ep {scenario.ep} groups of {group} replicas share their experts; "
-                             f"use a multiple of {group}")
-    for flag in ("mix", "failures", "autoscale"):
-        if getattr(scenario, flag) is not None:
-            raise InputError(f"--{flag} does not go with --ep {scenario.ep}: its groups of {group} replicas step "
+    for name in ("replicas", "prefill_replicas"):
+        if (value := getattr(scenario, name) or 0) % group:
+            raise InputError(f"{flag(name)} {value}: with --ep {scenario.ep} groups of {group} replicas share their "
+                             f"experts; use a multiple of {group}")
+    for name in ("mix", "failures", "autoscale"):
+        if getattr(scenario, name) is not None:
+            raise InputError(f"{flag(name)} does not go with --ep {scenario.ep}: its groups of {group} replicas step "
                              "together, and are equal, present and gone together")
 
 
@@ -125,6 +125,19 @@ def seen_by(engine: EngineProfile, device: DeviceProfile, tp: int = 1, ep: int =
     return device.model_copy(update={"curves": curves})
 
 
+def _chunk(scenario: Scenario, engine: EngineProfile) -> int:
+    told = scenario.long_prefill_token_threshold
+    return engine.limits.long_prefill_token_threshold if told is None else told
+
+
+def _known_to(engine: EngineProfile, scenario: Scenario) -> None:
+    """Raises InputError for an option of the scheduler that this engine lacks."""
+    told = {"scheduling_policy": scenario.scheduling_policy == "priority",
+            "long_prefill_token_threshold": scenario.long_prefill_token_threshold}
+    for name in (name for name, is_told in told.items() if is_told and name not in engine.options):
+        raise InputError(f"{flag(name)}: {engine.name} has no such option; --engine vllm-1 has")
+
+
 def prepare(scenario: Scenario) -> Setup:
     """Resolve a scenario. Raises InputError that names the flag or name that is wrong."""
     if scenario.speculative:
@@ -132,6 +145,7 @@ def prepare(scenario: Scenario) -> Setup:
     model, device = load_model(scenario.model), load_device(scenario.device)
     engine = load_engine(scenario.engine or "vllm-1")
     scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
+    _known_to(engine, scenario)
     ROUTERS.get(scenario.router)
     spec = policy_of(scenario, engine)
     memory = plan_memory(
@@ -159,8 +173,8 @@ def prepare(scenario: Scenario) -> Setup:
         cost = Lockstep.over(group, cost)
     limits = Limits(
         sequences=memory.max_num_seqs * group, tokens=memory.max_num_batched_tokens * scenario.pp * group,
-        chunk=engine.limits.long_prefill_token_threshold, whole_prompt=engine.whole_prompt_admission,
-        reserve_output=engine.reserve_output,
+        chunk=_chunk(scenario, engine), whole_prompt=engine.whole_prompt_admission,
+        reserve_output=engine.reserve_output, priority=scenario.scheduling_policy == "priority",
     )
     if (spec.prefix == "radix") != (scheduler is SCHEDULERS.get("sglang")):
         raise InputError(

@@ -173,6 +173,12 @@ def mean_shape(recorder: Recorder, setup: Setup) -> StepShape:
     )
 
 
+def _priorities(trace: Trace, scenario: Scenario) -> list[str]:
+    if scenario.scheduling_policy == "priority" or not trace.priority.any():
+        return []
+    return ["the trace's priorities were not used: --scheduling-policy priority does, as vLLM's flag of that name"]
+
+
 def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, int]) -> Result:
     scenario = setup.scenario
     requests = recorder.request_columns()
@@ -187,7 +193,7 @@ def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, 
         "policy": setup.spec.facts(),
         "memory_plan": setup.memory.to_json(),
         "counters": counters,
-        "notes": list(trace.notes),
+        "notes": [*trace.notes, *_priorities(trace, scenario)],
         "dropped": dict(trace.dropped),
     }
     columns = {

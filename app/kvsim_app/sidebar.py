@@ -25,6 +25,7 @@ _CHOICES: dict[str, list[str]] = {
     "layout": list(LAYOUTS), "prefix": list(PREFIXES), "eviction": list(EVICTIONS), "on_pressure": list(PRESSURES),
     "kv_dtype": ["bf16", "fp16", "fp8", "int8", "int4"], "attention": ["flash", "naive"],
     "weights_dtype": list(FORMATS), "engine": engine_names(), "scheduler": SCHEDULERS.names(),
+    "scheduling_policy": ["fcfs", "priority"], "on_failure": ["retry", "lose"],
 }  # fmt: skip
 _OWN = "My own settings"
 
@@ -161,7 +162,7 @@ def _other_fields(now: Selection, mark: str) -> dict[str, Any]:
             unset = extra["default"] or "the policy's"
             values[name] = st.selectbox(
                 label,
-                *_options(["", *_CHOICES[name]], value or ""),
+                *_options([*([""] if field.default is None else []), *_CHOICES[name]], value or ""),
                 key=key,
                 format_func=lambda said, unset=unset: said or unset,
                 help=field.description,

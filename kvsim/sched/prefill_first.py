@@ -55,7 +55,7 @@ def decode_all(state: State, plan: Plan) -> None:
             if plan.preempted:
                 plan.steps = 1  # those that were preempted may come back right after it
             return
-        victim = max(decode.sequences, key=lambda seq: seq.admitted)
+        victim = decode.last()
         decode.leave(victim)
         kv.leave(victim)
         state.preempt(victim, plan)

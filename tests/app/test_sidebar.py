@@ -22,9 +22,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "limit": ("7", "x"), "block_size": ("32", "0"), "retention": ("window:sinks=4,recent=508", "x"),
     "tier": ("host:8GiB", "x"), "pp": ("2", "0"), "ep": ("2", "3"), "replicas": ("2", "0"),
     "router": ("least-loaded", "x"), "mix": ("l40s:1", "x:1"), "prefill_replicas": ("1", "0"),
-    "transfer": ("50GB", "pcie"), "failures": ("0@1s-2s", "x"), "on_failure": ("lose", "x"),
+    "transfer": ("50GB", "pcie"), "failures": ("0@1s-2s", "x"),
     "autoscale": ("1-2", "x"), "max_num_seqs": ("8", "0"), "max_num_batched_tokens": ("512", "0"),
-    "max_model_len": ("4096", "0"), "gpu_memory_utilization": ("0.8", "2"), "seed": ("3", "x"),
+    "long_prefill_token_threshold": ("256", "-1"), "max_model_len": ("4096", "0"),
+    "gpu_memory_utilization": ("0.8", "2"), "seed": ("3", "x"),
     "max_stride": ("1", "0"),
 }  # fmt: skip
 """text field → what it takes, and what it refuses"""
