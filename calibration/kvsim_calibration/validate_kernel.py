@@ -196,10 +196,13 @@ class KernelReport:
         from rich import box
         from rich.table import Table
 
-        table = Table("group", "cases", "median", "p95", "bias", "in interval", box=box.SIMPLE,
-                      title="validate kernel: held-out relative errors", title_justify="left")
+        from kvsim.commands.output import names_give_way
+
+        table = Table("group", "cases", "median", "p95", "bias", "in interval", box=box.SIMPLE, show_edge=False,
+                      pad_edge=False, title="validate kernel: held-out relative errors", title_justify="left")
         for column in table.columns[1:]:
             column.justify = "right"
+        names_give_way(table)
         for name, group in self.groups.items():
             s = group.statistics
             table.add_row(name, f"{s['cases']:,}", _percent(s["median_abs"]), _percent(s["p95_abs"]),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 def show(table: RenderableType) -> None:
@@ -15,6 +16,13 @@ def show(table: RenderableType) -> None:
     from rich.console import Console  # here, because rich costs a tenth of a second and --json needs none of it
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 80).print(table)
+
+
+def names_give_way(table: Table) -> None:
+    """Where the terminal is too narrow, numbers (columns aligned right) stay whole; names fold, and lose nothing."""
+    for column in table.columns:
+        column.no_wrap = column.justify == "right"
+        column.overflow = "fold"
 
 
 def show_json(document: Any) -> None:

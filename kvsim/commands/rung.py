@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.commands.output import show, show_json
+from kvsim.commands.output import names_give_way, show, show_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,10 +67,9 @@ def _print(report: Report, missed: list[str]) -> None:
     groups = _errors("group", f"validate {report.rung}: relative errors", report.groups())
     rows = Table("case", "metric", "predicted", "true", "error", "assumed or noted", box=None, pad_edge=False,
                  padding=(0, 2, 0, 0))  # fmt: skip
-    for column in rows.columns[:5]:
-        column.no_wrap = True
     for column in rows.columns[2:5]:
         column.justify = "right"
+    names_give_way(rows)
     worst = sorted(report.rows, key=lambda row: -abs(row.error))[:MOST_ROWS]
     for row in worst if len(report.rows) > MOST_ROWS else report.rows:
         colour = "red" if row.inside is False else ""  # the truth lies outside the interval
@@ -78,15 +77,21 @@ def _print(report: Report, missed: list[str]) -> None:
                      row.note, style=colour)  # fmt: skip
     show(rows)
     if len(report.rows) > MOST_ROWS:
-        show(f"the {MOST_ROWS} largest errors of {len(report.rows)}; --json has all\n")
+        show(f"the {MOST_ROWS} largest errors of {len(report.rows)}; --json has all")
+    show("")
     show(groups)
+    show("")
     if len(splits := report.splits()) > 1:
         show(_errors("GPUs", "by parallelism: how the model is spread over GPUs", splits))
+        show("")
     for reason, number in report.skipped.items():
         show(f"skipped {number}: {reason}")
     for goal in report.goals:
-        reached = next((text for text in missed if text.startswith(str(goal))), None)
-        show(f"[red]missed[/]  {reached}" if reached else f"[green]met[/]     {goal}")
+        if report.reached(goal) is None:
+            show(f"[dim]no case[/] {goal}")
+            continue
+        past = next((text for text in missed if text.startswith(str(goal))), None)
+        show(f"[red]missed[/]  {past}" if past else f"[green]met[/]     {goal}")
 
 
 def _errors(what: str, title: str, found: dict[str, dict[str, float | int | None]]) -> Table:
@@ -94,10 +99,11 @@ def _errors(what: str, title: str, found: dict[str, dict[str, float | int | None
     from rich import box
     from rich.table import Table
 
-    table = Table(what, "cases", "median", "p90", "p95", "bias", "in interval", box=box.SIMPLE, title=title,
-                  title_justify="left")  # fmt: skip
+    table = Table(what, "cases", "median", "p90", "p95", "bias", "in interval", box=box.SIMPLE, show_edge=False,
+                  pad_edge=False, title=title, title_justify="left")  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"
+    names_give_way(table)
     for name, errors in found.items():
         table.add_row(name, str(errors["cases"]), *(_percent(errors[key], key == "bias") for key in (
             "median_abs", "p90_abs", "p95_abs", "bias", "coverage90")))  # fmt: skip

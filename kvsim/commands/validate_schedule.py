@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvsim.commands.output import show, show_json
+from kvsim.commands.output import names_give_way, show, show_json
 from kvsim.progress import progress
 
 
@@ -38,6 +38,7 @@ def command(
         table = Table(box=None, pad_edge=False)
         for name, justify in (("recording", "left"), ("engine", "left"), ("steps", "right"), ("identical", "right")):
             table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        names_give_way(table)
         for one in found:
             style = None if one.identical == one.steps else "red"
             table.add_row(one.file, one.engine, f"{one.steps:,}", f"{one.identical:,}", style=style)

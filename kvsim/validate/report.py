@@ -70,12 +70,15 @@ class Report:
     unpredicted: dict[str, int] = field(default_factory=dict)
     """cases that could have been checked and were not, by reason: a failure, and part of `skipped`"""
 
+    def reached(self, goal: Goal) -> float | int | None:
+        """The goal's statistic of the rows it is about; None where no row says anything about it."""
+        return statistics(row for row in self.rows if goal.holds_for(row)).get(goal.statistic)
+
     def missed(self) -> list[str]:
         """The goals that are not met, in words with what was reached."""
         found = [f"{count} checkable cases not predicted: {reason}" for reason, count in self.unpredicted.items()]
         for goal in self.goals:
-            rows = [row for row in self.rows if goal.holds_for(row)]
-            value = statistics(rows).get(goal.statistic)
+            value = self.reached(goal)
             if value is None:
                 continue
             met = value >= goal.bound if goal.statistic == "coverage90" else abs(value) <= goal.bound

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvsim import cli
+from kvsim.commands.rung import answer
 from kvsim.errors import InputError
 from kvsim.validate.memory import validate_memory
 from kvsim.validate.report import Goal, Report, Row, statistics
@@ -122,6 +124,19 @@ def test_statistics() -> None:
     assert statistics([])["median_abs"] is None
     missed = Report("r", rows, goals=(Goal("g", "max_abs", 0.05), Goal("", "median_abs", 0.01))).missed()
     assert missed == ["all: median_abs ≤ 0.01, reached 0.02"]
+
+
+def test_names_give_way_in_80_columns_and_numbers_never(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "vllm-0.19/llama-3.1-8b-instruct/rtx-pro-6000/tp2-dp2/time-to-first-token"
+    rows = [Row(name, name, "output_tokens_per_s", 0.0312345, 0.0345678, (0.03, 0.04), f"whole prompts {name}"),
+            Row("x", "", "ttft", 1_234_567.0, 2e10)]  # fmt: skip
+    goals = (Goal("", "median_abs", 0.99), Goal("", "p95_abs", 0.01), Goal("other", "median_abs", 0.1))
+    assert answer(Report("serving", rows, goals=goals), as_json=False) == 1
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80 and "…" not in out
+    for number in ("0.03123", "0.03457", "-9.64 %", "1,234,567", "20 G", "-99.99 %", "9.64 %", "100.00 %"):
+        assert re.search(rf"(^| ){re.escape(number)}( |$)", out, re.MULTILINE), number
+    assert re.findall(r"^(met|missed|no case) ", out, re.MULTILINE) == ["met", "missed", "no case"]
 
 
 def test_command_exits_1_past_the_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
