@@ -16,8 +16,10 @@ layers() { kvsim calibrate import llmservingsim llmservingsim --system "$@"; }
 for system in ${*:-a100-80-sxm h100-sxm h200-sxm l40s b200 rtx-pro-6000 rtx-4090}; do
     out=$new/$system.json
     case $system in  # as fine as 300 kB allow
-    a100-80-sxm) aiconfigurator "$system" --tolerance 0.02 --out "$out" ;;
-    l40s) aiconfigurator "$system" --tolerance 0.075 --out "$out" ;;
+    a100-80-sxm) aiconfigurator "$system" --tolerance 0.02 --all-shapes --out "$out" ;;
+    l40s)
+        aiconfigurator "$system" --tolerance 0.085 --all-shapes --m-knots 68 --m-knots-of fp8=30,fp8_block=18 --out "$out"
+        ;;
     b200) aiconfigurator "$system" --tolerance 0.07 --m-knots 48 --out "$out" ;;
     rtx-4090) layers "$system" --tolerance 0.01 --out "$out" ;;
     rtx-pro-6000)

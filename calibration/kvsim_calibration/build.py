@@ -5,8 +5,8 @@ known kernel; the second, tried on a profile without their tables, the error of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
@@ -48,6 +48,10 @@ class Options:
     """relative miss that a left-out knot may cost; 1.4 × as much for prefill, whose tables are larger and noisier"""
     m_knots: int = 80
     """values of m of a table of linear layers, at most"""
+    m_knots_of: Mapping[str, int] = field(default_factory=dict)
+    """the same for a dtype of its own"""
+    all_shapes: bool = False
+    """keep every measured shape of linear layers, also those between others"""
     wanted: bool = True
     """keep only kernels that models of the catalogue run (`keys`); the others serve as held-out keys"""
     tier: Tier = "imported"
@@ -159,8 +163,9 @@ def _skew(group: Group, profile: DeviceProfile, _: Options) -> list[Any]:
 
 def _linear(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:
     form = tabulated.linear_form(group.form_train(), profile.facts)
-    shapes = served_shapes(group.frame) if options.wanted else None
-    return [tabulated.linear_table(group.train(), form, profile.facts, group.name, options.m_knots, shapes)]
+    shapes = served_shapes(group.frame) if options.wanted and not options.all_shapes else None
+    knots = options.m_knots_of.get(group.frame["dtype"][0], options.m_knots)
+    return [tabulated.linear_table(group.train(), form, profile.facts, group.name, knots, shapes)]
 
 
 def _moe(group: Group, profile: DeviceProfile, options: Options) -> list[Any]:

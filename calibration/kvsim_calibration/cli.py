@@ -143,6 +143,9 @@ def import_aiconfigurator(
     system: System, out: Out, onto: Base = None, tolerance: Tolerance = 0.05, m_knots: Knots = 80,
     all_reduce: Annotated[str | None, typer.Option(metavar="VERSION", help="All-reduce as this vLLM version had it "
                                                    "\\[default: the newest]")] = None,
+    m_knots_of: Annotated[str | None, typer.Option(metavar="DTYPE=N,…", help="--m-knots of some dtypes")] = None,
+    all_shapes: Annotated[bool, typer.Option("--all-shapes", help="Keep every (N, K) of linear layers: unmeasured ones "
+                                             "are nearer to one, the profile is larger")] = False,
     as_json: Json = False,
 ) -> int:  # fmt: skip
     """NVIDIA's kernel database (Apache-2.0): attention, GEMM, experts, all-reduce as vLLM runs them.
@@ -152,10 +155,26 @@ def import_aiconfigurator(
     from kvsim_calibration.build import Options
     from kvsim_calibration.sources import aiconfigurator
 
-    only = ["--all-reduce", all_reduce] if all_reduce else []
+    told = (("--all-reduce", all_reduce), ("--m-knots-of", m_knots_of))
+    only = [part for pair in told if pair[1] for part in pair] + ["--all-shapes"] * all_shapes
     made_by = _command("aiconfigurator", path, system, out, onto, tolerance, m_knots, *only)
-    return _import("aic", system, out, onto, Options(tolerance=tolerance, m_knots=m_knots), as_json, made_by,
+    options = Options(tolerance=tolerance, m_knots=m_knots, m_knots_of=_knots_of(m_knots_of), all_shapes=all_shapes)
+    return _import("aic", system, out, onto, options, as_json, made_by,
                    lambda device, facts: aiconfigurator.read(path, device, facts, all_reduce))
+
+
+def _knots_of(text: str | None) -> dict[str, int]:
+    """`"fp8=30,fp8_block=22"` → {"fp8": 30, "fp8_block": 22}. Raises InputError."""
+    from kvsim_calibration.sources.aiconfigurator import DTYPES
+
+    found = {}
+    for part in _names(text, "--m-knots-of"):
+        dtype, _, number = part.partition("=")
+        if dtype not in DTYPES.values() or not (number.isascii() and number.isdigit() and int(number) >= 4):
+            raise InputError(f"--m-knots-of is {text!r}; write DTYPE=N with N from 4 on, DTYPE one of "
+                             f"{', '.join(sorted(set(DTYPES.values())))}")
+        found[dtype] = int(number)
+    return found
 
 
 @imports.command("llmservingsim")

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from kvsim_calibration.build import Options, build, groups_of, held_out_keys, held_out_points
+from kvsim_calibration.cli import _knots_of
 from kvsim_calibration.evaluate import predict
 from kvsim_calibration.fit import attention, tabulated
 from kvsim_calibration.fit.holes import filled
@@ -18,6 +19,7 @@ from kvsim_calibration.split import held_out
 
 from kvsim.device import AttentionKey, Curves, DeviceProfile, load_device
 from kvsim.device.forms import DecodeForm, MatmulForm, PrefillForm, prefill_ns, prefill_work
+from kvsim.errors import InputError
 
 BARE = load_device("h100-sxm").model_copy(update={"curves": Curves(), "provenance": {}})
 FACTS = BARE.facts
@@ -139,6 +141,23 @@ def test_prefill_kernels_with_as_many_blocks_jump_at_the_same_lengths() -> None:
     tried = held_out_points(group, profile).filter(shared)
     error = tried["error"].abs()  # asked by chunks alone: 8 and 32 %
     assert tried.height > 20 and error.median() < 0.01 and error.quantile(0.9) < 0.1
+
+
+def test_a_dtype_may_have_fewer_values_of_m_and_a_grid_all_its_shapes() -> None:
+    sizes = (512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168)
+    rows = [{"dtype": dtype, "n": n, "k": k, "m": m, "ns": 5_000.0 + n * k * 1e-3 + m * n * k * 1e-6 * (1 + m % 3)}
+            for dtype in ("bf16", "fp8") for n in sizes for k in sizes for m in (1, 2, 4, 8, 16, 33, 64, 129, 256, 512)]
+    for all_shapes, kept in ((False, 8 * 8), (True, len(sizes) ** 2)):
+        options = Options(m_knots=9, m_knots_of={"fp8": 4}, all_shapes=all_shapes)
+        profile = build(BARE, "aic", [rows_of("linear", pl.DataFrame(rows))], "kvsim calibrate …", options)
+        assert [(t.dtype, len(t.shapes), len(t.m)) for t in profile.curves.linear] == [
+            ("bf16", kept, 9), ("fp8", kept, 4)]
+
+
+@pytest.mark.parametrize("text", ["fp8", "fp8=", "fp8=x", "fp8=3", "fp9=30", "fp8=²", ","])
+def test_knots_of_a_dtype_are_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(InputError, match="--m-knots-of is"):
+        _knots_of(text)
 
 
 def test_held_out_keys_are_answered_by_a_fallback() -> None:

@@ -12,7 +12,7 @@ from kvsim.device import load_device
 pytestmark = pytest.mark.shared
 
 
-@pytest.mark.parametrize("device", ["a100-80-sxm", "b200", "h100-sxm", "rtx-4090", "rtx-pro-6000"])
+@pytest.mark.parametrize("device", ["a100-80-sxm", "b200", "h100-sxm", "h200-sxm", "l40s", "rtx-4090", "rtx-pro-6000"])
 def test_goals_are_met_on_rows_that_no_fit_has_seen(shared: Path, device: str) -> None:
     report = KernelReport(True, {group.name: group for group in recompute(load_device(device),
                                                                           str(shared / "kernel_data"))})
