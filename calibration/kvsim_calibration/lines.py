@@ -1,7 +1,7 @@
 """Rows on disk, a JSON object a line, written when they are made, so that a run that is killed goes on where it was.
 
 Lines are only ever added. One that a kill has cut off is no JSON: it is passed over, and what comes after begins on a
-line of its own. What a row is of, its user knows: two measurements key their rows by other fields."""
+line of its own. What the fields of a row mean is its user's affair."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class Lines:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise InputError(f"{self.path} can't be read: {error.strerror}") from None
-        *whole, last = text.split("\n")
-        found = [(_row(line), line) for line in (*whole, last)]
-        self.rows = [row for row, _ in found if row is not None]
-        self.foreign = any(row is None and line.strip() for row, line in found[:-1])
+        found = [(line, _row(line)) for line in text.split("\n")]
+        self.rows = [row for _, row in found if row is not None]
+        self.foreign = any(row is None and line.strip() for line, row in found[:-1])  # the last one may be cut off
 
     def add(self, row: Row) -> None:
         """Append a row and wait until it is on disk."""

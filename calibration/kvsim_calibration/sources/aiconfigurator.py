@@ -149,7 +149,7 @@ def _marked(rows: Rows, facts: Facts) -> Rows:
 
 def _warm_weights(facts: Facts) -> pl.Expr:
     """Whether a linear row's weights are of a size that stays in L2, where reading them is what takes the time; never
-    for a dtype of which no row is faster than memory."""
+    for a dtype of which no such row is faster than memory."""
     bytes_ = pl.col("n") * pl.col("k") * pl.col("dtype").replace_strict(
         {name: element_bytes(name) for name in DTYPES.values()}, return_dtype=pl.Float64)
     from_memory = bytes_ * 1e9 / facts.bandwidth
@@ -157,7 +157,8 @@ def _warm_weights(facts: Facts) -> pl.Expr:
         {name: facts.peak_flops(compute_dtype(name)) for name in DTYPES.values()}, return_dtype=pl.Float64)
     low, high = L2_WARM_WEIGHTS
     stays = (bytes_ >= low * facts.l2_bytes) & (bytes_ <= high * facts.l2_bytes)
-    return stays & (computing < from_memory) & (pl.col("ns") < from_memory).any().over("dtype")
+    reads = stays & (computing < from_memory)
+    return reads & (reads & (pl.col("ns") < from_memory)).any().over("dtype")
 
 
 def _moe(files: Files, _: Facts) -> Iterator[Rows]:
