@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,18 @@ def _dispatch(args: list[str]) -> int:
 
 def _load(name: str) -> Any:
     """The click command called `name`. Raises InputError with a "did you mean" otherwise."""
+    return _as_paragraphs(_click(name))
+
+
+def _as_paragraphs(command: Any) -> Any:
+    """Its help, and its subcommands', without the source's line ends: rich would keep them, and wrap besides."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+    for below in getattr(command, "commands", {}).values():
+        _as_paragraphs(below)
+    return command
+
+
+def _click(name: str) -> Any:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # we have none, and looking for them costs 50 ms
     if name in _COMMANDS:
         import importlib

@@ -86,9 +86,9 @@ class Scenario(BaseModel):
     mix: str | None = _field("Replicas by device: h100-sxm:2,l40s:4", _ENGINE, value="D:N,…")
     prefill_replicas: Count | None = _field("Of the replicas, so many only prefill; the others only decode", _ENGINE)
     transfer: str | None = _field("Link from prefill to decode: 50GB,latency=20us", _ENGINE, by="the device's")
-    failures: str | None = _field("Replicas that fail and return: 1@60s-2m,3@5m", _ENGINE, value="R@FROM-TO")
+    failures: str | None = _field("Replicas that fail and return: 1@60s-2m,3@5m", _ENGINE, value="R@A-B")
     on_failure: Literal["retry", "lose"] = _field("What a failed replica had: retry or lose", _ENGINE, "retry")
-    autoscale: str | None = _field("Replicas by load: 1-8,target=32,startup=60s", _ENGINE, value="LEAST-MOST,…")
+    autoscale: str | None = _field("Replicas by load: 1-8,target=32,startup=60s", _ENGINE, value="A-B,…")
     max_num_seqs: Count | None = _field("Most sequences in a batch", _ENGINE, by="the engine's")
     max_num_batched_tokens: Count | None = _field("Most tokens in a step", _ENGINE, by="the engine's")
     long_prefill_token_threshold: Annotated[int, Field(ge=0)] | None = _field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -105,3 +106,26 @@ def test_a_closed_pipe_is_quiet() -> None:
         ["bash", "-c", f"{sys.executable} -m kvsim --help | true"], capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
+
+
+def helped(command: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `kvsim COMMAND --help` prints in a terminal of so many columns."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main([*command.split(), "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "plan", "sweep", "memory", "list", "trace convert",
+                                     "validate serving"])  # fmt: skip
+def test_help_cuts_no_option_in_80_columns(command: str, monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    text = helped(command, 80, monkeypatch, capsys)
+    assert "--json" in text and max(map(len, text.splitlines())) <= 80
+    assert re.findall(r"--\S*…", text) == []
+
+
+def test_help_wraps_to_the_terminal_and_not_where_the_source_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = helped("validate memory", 400, monkeypatch, capsys)
+    assert re.search(r"is used; the rest .* in the table\. Exit 1 where .* more than 8 %\.", text)
