@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -90,3 +91,16 @@ def test_the_document_names_every_column() -> None:
     for table in (REQUESTS, TIMELINE, STEPS, ITL, MEMORY_MAP):
         for column in table:
             assert f"`{column}`" in document, column
+
+
+@pytest.mark.parametrize(("run", "said"), [
+    ({}, "which model"), ({"provenance": 3}, "which model"), ({"provenance": {"model": "m"}}, "which device"),
+    ({"provenance": {"model": None, "device": "d"}}, "which model"),
+])  # fmt: skip
+def test_a_folder_that_does_not_say_what_ran_is_refused(tmp_path: Path, run: dict[str, Any], said: str) -> None:
+    """It would be shown as "None on 1 × None"."""
+    folder = tmp_path / "run"
+    fake_result().save(folder)
+    (folder / "run.json").write_text(json.dumps({"schema": 1, **run}))
+    with pytest.raises(InputError, match=f"run.json does not say {said} ran"):
+        Result.load(folder)
