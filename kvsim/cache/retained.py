@@ -52,6 +52,8 @@ class Retained(Paged):
 
     def admit(self, seq: Sequence, tokens: int, ensure: int = 0) -> bool:
         need = -(-tokens // self.block_size)
+        if self._retention.rolls:  # of a prompt it never holds more than its cap and the chunk that is being computed
+            ensure = min(ensure, self._cap + tokens)
         if max(need, -(-ensure // self.block_size)) > self.free:
             return False
         seq.cached = seq.computed = seq.dropped = 0

@@ -63,6 +63,13 @@ def test_room_for_a_whole_answer_is_room_for_what_is_kept_of_it() -> None:
     assert record.request_columns()["status"].tolist() == [COMPLETED]
 
 
+def test_a_whole_prompt_that_a_window_passes_over_need_not_fit() -> None:
+    """Admission by whole prompts asks for what is held of one at once: the window and a chunk."""
+    for blocks, status in ((5, REFUSED), (6, COMPLETED)):
+        record = run_alone(blocks, 300, 5, tokens=24, whole_prompt=True)
+        assert record.request_columns()["status"].tolist() == [status]
+
+
 def test_who_loads_waits_for_room_for_the_rest_too() -> None:
     """Else two would load in turn into the room that the other needs for its next tokens, and give way, for ever."""
     kv = Tiered(Paged(blocks=10, block_size=1, token_bytes=1), Tier(1000), swap=True)
