@@ -28,7 +28,6 @@ from kvsim.units import parse_bytes, parse_duration_ns
 
 REMOTE = 1 << 62
 """bytes at the other end of the link: as many as there are"""
-NOT_PAGED = "--prefill-replicas needs a paged policy: caches move in blocks"
 
 
 def is_cluster(scenario: Scenario) -> bool:
@@ -117,7 +116,9 @@ def _splittable(setup: Setup, kinds: int, total: int) -> None:
     if setup.spec.tier.bytes or setup.spec.prefix == "radix":
         raise InputError("--prefill-replicas does not go with a host tier or the radix tree: choose another --policy")
     if setup.spec.layout != "paged":
-        raise InputError(NOT_PAGED)
+        raise InputError("--prefill-replicas needs a paged policy: caches move in blocks")
+    if any(setup.memory.windows):
+        raise InputError(f"--prefill-replicas: caches of sliding-window layers, as {scenario.model} has, are not moved")
 
 
 def _link(text: str | None, bandwidth: int, latency_ns: int) -> Tier:
@@ -145,8 +146,7 @@ def _plain(setup: Setup, cost: CostModel, trace: Trace, link: Tier | None) -> Ca
     def build(env: Any, source: Member, recorder: Recorder, index: int) -> Engine:
         kv: Allocator = build_cache(setup.spec, setup.pool(), trace)
         if link is not None:
-            if not isinstance(kv, Paged):
-                raise InputError(NOT_PAGED)
+            assert isinstance(kv, Paged)  # `_splittable` has refused all others
             kv = Tiered(kv, link, swap=False, keep=False)
         return Replica(
             env, scheduler=setup.scheduler(), limits=setup.limits, kv=kv, cost=cost, windows=setup.windows,

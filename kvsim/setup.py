@@ -130,12 +130,16 @@ def _chunk(scenario: Scenario, engine: EngineProfile) -> int:
     return engine.limits.long_prefill_token_threshold if told is None else told
 
 
-def _known_to(engine: EngineProfile, scenario: Scenario) -> None:
-    """Raises InputError for an option of the scheduler that this engine lacks."""
+def _known_to(engine: EngineProfile, scheduler: object, scenario: Scenario) -> None:
+    """Raises InputError for an option of the scheduler that this engine lacks, or that SGLang's scheduler, which has
+    limits of its own, would pass over in another engine."""
     told = {"scheduling_policy": scenario.scheduling_policy == "priority",
             "long_prefill_token_threshold": scenario.long_prefill_token_threshold}
-    for name in (name for name, is_told in told.items() if is_told and name not in engine.options):
-        raise InputError(f"{flag(name)}: {engine.name} has no such option; --engine vllm-1 has")
+    for name in (name for name, is_told in told.items() if is_told):
+        if name not in engine.options:
+            raise InputError(f"{flag(name)}: {engine.name} has no such option; --engine vllm-1 has")
+        if scheduler is SCHEDULERS.get("sglang"):
+            raise InputError(f"{flag(name)}: --scheduler sglang has no such option; leave one of them out")
 
 
 def prepare(scenario: Scenario) -> Setup:
@@ -145,7 +149,7 @@ def prepare(scenario: Scenario) -> Setup:
     model, device = load_model(scenario.model), load_device(scenario.device)
     engine = load_engine(scenario.engine or "vllm-1")
     scheduler = SCHEDULERS.get(scenario.scheduler or engine.scheduler)
-    _known_to(engine, scenario)
+    _known_to(engine, scheduler, scenario)
     ROUTERS.get(scenario.router)
     spec = policy_of(scenario, engine)
     memory = plan_memory(

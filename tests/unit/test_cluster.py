@@ -232,6 +232,7 @@ def test_autoscaling_follows_the_load_within_its_bounds() -> None:
     ({"prefill_replicas": 2}, "at least one must decode"), ({"prefill_replicas": 1, "transfer": "0GB"}, "above zero"),
     ({"prefill_replicas": 1, "policy": "contiguous"}, "paged policy"), ({"mix": "l4"}, "DEVICE:REPLICAS"),
     ({"prefill_replicas": 1, "policy": "paged-offload"}, "host tier"),
+    ({"prefill_replicas": 1, "model": "gemma-2-9b", "device": "h100-sxm", "max_model_len": 8192}, "sliding-window"),
     ({"mix": "l4:1,a10:1", "autoscale": "1-2"}, "equal"),
     ({"transfer": "pcie"}, "pcie"), ({"mix": "l4:1,a11:1"}, "did you mean a10"),
 ])

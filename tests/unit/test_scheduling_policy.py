@@ -65,3 +65,11 @@ def test_engines_without_such_an_option_refuse_it(asked: dict[str, object], engi
     prepare(scenario)
     with pytest.raises(InputError, match=r"has no such option; --engine vllm-1 has"):
         prepare(scenario.replace(**asked))
+
+
+@pytest.mark.parametrize("asked", [{"scheduling_policy": "priority"}, {"long_prefill_token_threshold": 128}])
+def test_a_scheduler_that_would_pass_it_over_refuses_it(asked: dict[str, object]) -> None:
+    scenario = Scenario(trace="sample", model="llama-3.1-8b", device="l40s", policy="radix", scheduler="sglang")
+    prepare(scenario)
+    with pytest.raises(InputError, match="--scheduler sglang has no such option"):
+        prepare(scenario.replace(**asked))
