@@ -14,8 +14,8 @@ from kvsim.result import Result
 
 Row = Mapping[str, Any]
 _STREAMS = (
-    "Streams are read through the window from their first token on; perplexity is of their last quarter, beside the "
-    "full cache's there.\n"
+    "Streams are read through the window from their first token on; perplexity is of their last quarter, where the "
+    "full cache holds three to four times as much; whole: of all their tokens, as StreamingLLM counts.\n"
 )
 
 
@@ -59,16 +59,19 @@ def _streams(document: Mapping[str, Any]) -> list[RenderableType]:
     if not rows:
         return []
     lines = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    lines.add_column("Streams, a quarter kept", style="bold", vertical="bottom", no_wrap=True)
-    for header in ("texts", "without\nsinks", "95 %", "with\n4 sinks", "95 %"):
+    lines.add_column("Streams,\na quarter kept", style="bold", vertical="bottom", no_wrap=True)
+    for header in ("texts", "no\nsinks", "4\nsinks", "95 %", "4 sinks,\nwhole", "95 %"):
         lines.add_column(header, justify="right", vertical="bottom", no_wrap=True)
     named = None
     for plain, sinks in zip(rows[::2], rows[1::2], strict=True):
         if plain["text"] != named:
             named = plain["text"]
             lines.add_row(named)
-        cells = [cell for row in (plain, sinks) for cell in (change(row["perplexity_change"]), interval(row))]
-        lines.add_row(f"  {plain['budget']:,} of {plain['context']:,}", str(plain["texts"]), *cells)
+        lines.add_row(
+            f"  {plain['budget']:,} of {plain['context']:,}", str(plain["texts"]), change(plain["perplexity_change"]),
+            change(sinks["perplexity_change"]), interval(sinks), change(sinks["whole_change"]),
+            interval(sinks, "whole_change_interval"),
+        )  # fmt: skip
     return [Text(), lines, Text()]
 
 
@@ -147,9 +150,9 @@ def change(share: float) -> str:
     return f"{share:+.2%}" if abs(share) < 0.1 else f"{share:+.1%}"
 
 
-def interval(row: Row) -> str:
+def interval(row: Row, of: str = "perplexity_change_interval") -> str:
     """`"[+0.01, +0.05]"`, in percent; "–" where one text was all."""
-    ends = row["perplexity_change_interval"]
+    ends = row[of]
     if ends is None:
         return "–"
     digits = 2 if max(map(abs, ends)) < 0.1 else 1

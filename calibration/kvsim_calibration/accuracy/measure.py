@@ -30,6 +30,8 @@ class Row:
     tokens: int
     nll: float
     """negative log-likelihood of the true next tokens, nats"""
+    nll_all: float
+    """the same of all tokens behind the prompt, those that do not count too"""
     agree: int
     """tokens whose most likely successor is the full cache's"""
     kl: float
@@ -55,16 +57,16 @@ def compare(model: Llama, tokens: Sequence[int], prompt: int, policies: Sequence
     """
     began = time.perf_counter()
     scored = scored or len(tokens) - 1 - prompt
-    inputs, targets = torch.tensor(tokens[:-1]), torch.tensor(tokens[-scored:])
+    inputs, targets = torch.tensor(tokens[:-1]), torch.tensor(tokens[prompt + 1 :])
     left = prefill(model, inputs[:prompt], policies)
-    reference = decode(model, inputs[prompt:], left, FULL_CACHE, scored=scored)
+    reference = decode(model, inputs[prompt:], left, FULL_CACHE, (), scored, targets)
     for policy in (FULL_CACHE, *policies):
         if policy is FULL_CACHE:
             answer = reference
         else:
             began = time.perf_counter()
-            answer = decode(model, inputs[prompt:], left, policy, bases, scored)
-        yield _row(policy, reference, answer, targets, began)
+            answer = decode(model, inputs[prompt:], left, policy, bases, scored, targets)
+        yield _row(policy, reference, answer, targets[-scored:], began)
 
 
 def prefill(model: Llama, inputs: Tensor, policies: Sequence[Policy]) -> Prompt:
@@ -81,14 +83,24 @@ class Answer:
 
     log_probs: Tensor
     outputs: list[Tensor]
+    nll_before: float
+    """negative log-likelihood of the tokens of the steps before those, nats; 0 where they were not given"""
 
 
 def decode(model: Llama, inputs: Tensor, prompt: Prompt, policy: Policy, bases: Sequence[Basis] = (),
-           scored: int = 0) -> Answer:  # fmt: skip
-    """Every step behind a prompt, teacher-forced, inputs int64 [steps]; the last `scored` count, all if it is 0."""
+           scored: int = 0, targets: Tensor | None = None) -> Answer:  # fmt: skip
+    """Every step behind a prompt, teacher-forced, inputs int64 [steps]; the last `scored` count, all if it is 0. Of the
+    others only the likelihood of `targets` int64 [steps] is asked, where they are given."""
     cache = Decode(prompt, policy, model.dims.theta, bases, scored)
     batch = Batch([0], [len(inputs)], [len(prompt.keys[0])])
-    return Answer(F.log_softmax(model(inputs, batch, cache, slice(-scored, None)).float(), -1), cache.outputs)
+    logits = model(inputs, batch, cache, slice(-scored if targets is None else 0, None))
+    before = len(logits) - (scored or len(logits))
+    nll_before = 0.0
+    for at in range(0, before, _BLOCK):
+        step = slice(at, min(at + _BLOCK, before))
+        assert targets is not None
+        nll_before += float(F.cross_entropy(logits[step].float(), targets[step], reduction="sum"))
+    return Answer(F.log_softmax(logits[before:].float(), -1), cache.outputs, nll_before)
 
 
 def _row(policy: Policy, reference: Answer, answer: Answer, targets: Tensor, began: float) -> Row:
@@ -97,8 +109,9 @@ def _row(policy: Policy, reference: Answer, answer: Answer, targets: Tensor, beg
     kl = sum(float((true.exp() * (true - ours)).sum(-1).double().sum()) for true, ours in pairs)
     errors = [float((ours - true).norm() / true.norm())
               for ours, true in zip(answer.outputs, reference.outputs, strict=True)]  # fmt: skip
+    nll = float(F.nll_loss(answer.log_probs, targets, reduction="sum"))
     return Row(
-        policy.name, len(targets), float(F.nll_loss(answer.log_probs, targets, reduction="sum")),
+        policy.name, len(targets), nll, answer.nll_before + nll,
         int((best == reference.log_probs.argmax(-1)).sum()), kl, bool((best == targets).all()),
         errors, round(time.perf_counter() - began, 3),
     )  # fmt: skip

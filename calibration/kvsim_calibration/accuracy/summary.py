@@ -36,8 +36,9 @@ def summarize(rows: Sequence[Row], policies: Sequence[Policy], size: Size, dims:
 
 def streams(rows: Sequence[Row]) -> list[Row]:
     """What windows did to streams: for each text and context, shortest first, without sinks and with them. A line has
-    the text's name, the context's tokens, what of the policy's facts streams give, and the mean `share` held while it
-    counted; the full cache's own perplexity is `full_perplexity`."""
+    the text's name, the context's tokens, what of the policy's facts streams give, and `tokens_kept` while it counted;
+    the full cache's own perplexity is `full_perplexity`. `whole_change` is that of all tokens' perplexity, as
+    StreamingLLM counts; the first quarter is the full cache's own. With the 95 % interval over pieces."""
     found = []
     measured = [row for row in rows if row["kind"] == "stream"]
     for text in dict.fromkeys(row["text"] for row in measured):
@@ -45,8 +46,10 @@ def streams(rows: Sequence[Row]) -> list[Row]:
         for context in sorted({row["context"] for row in same}):
             for policy in windows(context):
                 kept = policy.kept(context - context // 4, context // 4)
+                whole, interval = _lost(same, policy, "stream", context, "nll_all", context)
                 found.append({"text": text, "context": context, "tokens_kept": kept,
                               "full_perplexity": _texts(same, FULL_CACHE, "stream", context)["perplexity"],
+                              "whole_change": whole, "whole_change_interval": interval,
                               **_texts(same, policy, "stream", context)})  # fmt: skip
     return found
 
@@ -68,21 +71,28 @@ def _line(rows: Sequence[Row], policy: Policy, size: Size, dims: Dims) -> Row:
 def _texts(rows: Sequence[Row], policy: Policy, kind: str, context: int) -> Row:
     """What a policy is, and what it did to texts, or streams, beside the full cache."""
     texts = _of(rows, policy, kind, context)
-    base = {row["item"]: row for row in _of(rows, FULL_CACHE, kind, context)}
     tokens = [row["tokens"] for row in texts]
     nll, _ = mean([row["nll"] for row in texts], tokens)
-    change, change_interval = mean([row["nll"] - base[row["item"]]["nll"] for row in texts], tokens)
+    change, change_interval = _lost(rows, policy, kind, context)
     agreement, agreement_interval = mean([row["agree"] for row in texts], tokens)
     kl, kl_interval = mean([row["kl"] for row in texts], tokens)
     return {
         "policy": policy.name, "precision": policy.precision, "retention": retention_text(policy.retention),
         "texts": len(texts), "budget": None if policy.retention == FULL else policy.retention.kept(NO_CAP),
-        "perplexity": math.exp(nll),
-        "perplexity_change": math.expm1(change),
-        "perplexity_change_interval": change_interval and [math.expm1(end) for end in change_interval],
+        "perplexity": math.exp(nll), "perplexity_change": change, "perplexity_change_interval": change_interval,
         "top1_agreement": agreement, "top1_agreement_interval": agreement_interval,
         "kl": kl, "kl_interval": kl_interval,
     }  # fmt: skip
+
+
+def _lost(rows: Sequence[Row], policy: Policy, kind: str, context: int, nll: str = "nll",
+          tokens: int = 0) -> tuple[float, list[float] | None]:  # fmt: skip
+    """Relative change of perplexity beside the full cache, over `tokens` of each text (those that count), with its
+    95 % interval."""
+    texts = _of(rows, policy, kind, context)
+    base = {row["item"]: row[nll] for row in _of(rows, FULL_CACHE, kind, context)}
+    change, ends = mean([row[nll] - base[row["item"]] for row in texts], [tokens or row["tokens"] for row in texts])
+    return math.expm1(change), ends and [math.expm1(end) for end in ends]
 
 
 def _needle(rows: Sequence[Row]) -> Row:

@@ -110,6 +110,8 @@ def test_only_the_last_steps_may_count(model: Llama, tokens: torch.Tensor) -> No
     assert some[0]["tokens"] == some[1]["tokens"] == 5 and some[0]["kl"] == 0
     assert (some[1]["nll"], some[1]["kl"]) == pytest.approx((float(nll), float(kl)), rel=1e-5)
     assert some[1]["attention_error"] == pytest.approx(errors, rel=1e-5)
+    every = -ours.log_probs[torch.arange(STEPS - 1), tokens[PROMPT + 1 :]].sum()
+    assert some[1]["nll_all"] == pytest.approx(float(every), rel=1e-5)
 
 
 @pytest.mark.parametrize(("budget", "recent"), [(16, 8), (16, 0), (16, 16), (48, 20), (100, 10)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,11 @@ def test_a_summary_has_each_policy_and_each_context(whole: list[dict[str, Any]])
         held = [(line["context"] // 4) / n for n in range(line["context"] * 3 // 4 + 1, line["context"] + 1)]
         assert line["tokens_kept"] == pytest.approx(sum(held) / len(held))
         assert line["perplexity"] == pytest.approx(line["full_perplexity"] * (1 + line["perplexity_change"]))
+        rows = {(row["policy"], row["item"]): row for row in whole if row["kind"] == "stream"
+                and (row["text"], row["context"]) == (line["text"], line["context"])}
+        lost = sum(row["nll_all"] - rows["bf16", item]["nll_all"] for (name, item), row in rows.items()
+                   if name == line["policy"])  # fmt: skip
+        assert line["whole_change"] == pytest.approx(math.expm1(lost / (line["texts"] * line["context"])))
     assert summary.streams([row for row in whole if row["kind"] != "stream"]) == []
 
 
@@ -198,7 +204,7 @@ def test_the_default_command(small: Loaded, tmp_path: Path, monkeypatch: pytest.
     assert main([*command, "--policies", "int8", "--context", "300"]) == 0
     assert "quarter kept" not in capsys.readouterr().out
     assert main([*command, "--policies", "window:sinks=0,recent=64,window:sinks=4,recent=60", "--streams", "1"]) == 0
-    assert "without" in capsys.readouterr().out
+    assert "a quarter kept" in capsys.readouterr().out
     assert main([*command, "--policies", "int8", "--streams", "1"]) == 2
     assert "lacks window:sinks=0,recent=64 and window:sinks=4,recent=60" in capsys.readouterr().err
     assert len(list((tmp_path / "kvsim" / "accuracy").iterdir())) == 2

@@ -69,6 +69,9 @@ def test_the_shipped_table_shows_windows_on_streams() -> None:
             low, high = row["perplexity_change_interval"]
             assert low <= row["perplexity_change"] <= high
             assert row["perplexity"] == pytest.approx(row["full_perplexity"] * (1 + row["perplexity_change"]))
+            low, high = row["whole_change_interval"]
+            assert low <= row["whole_change"] <= high
+            assert row["whole_change"] < row["perplexity_change"]  # nothing is lost in the first quarter
         # StreamingLLM's finding: without sinks it falls apart, with them it does not
         assert plain["perplexity_change_interval"][0] > 3 * sinks["perplexity_change_interval"][1]
 
