@@ -92,7 +92,10 @@ class Fit(Contiguous):
         super().check()
         expected = {seq: step for step, sequences in self._due.items() for seq in sequences}
         assert expected == self._grows_at
-        assert expected.keys() <= self._live.keys(), "a sequence is gone but expected to grow"
+        assert sorted(self._due) == sorted(self._due_steps), "a step is due and nobody looks for it"
+        full = {seq: held.capacity - seq.base + 1 for seq, held in self._live.items()
+                if seq.decoding and held.capacity < seq.final}
+        assert expected == full, "a sequence is full at another step than it is expected to grow"
 
     def _expect(self, seq: Sequence) -> None:
         """Note when `seq` will be full, unless it ends before."""
