@@ -114,3 +114,15 @@ def test_fit_that_cannot_grow_says_so_and_changes_nothing() -> None:
     cache.advance(1)
     assert cache.memory_map() == [(0, 320, 0)]
     assert cache.take_moved_bytes() == 0
+
+
+def test_a_hole_that_takes_one_of_two_is_not_promised_to_both() -> None:
+    """32 tokens are free behind the third: the first moves there, what it leaves is too short for the second."""
+    cache = Fit(pool_bytes=800, token_bytes=10, max_model_len=48, growth_tokens=16)
+    for seq in (Sequence(0, 16, 20), Sequence(1, 16, 20)):
+        assert cache.admit(seq, 16)
+        decode(cache, seq)
+    assert cache.admit(Sequence(2, 16, 20), 16)
+    assert cache.space.largest_hole == 320
+    assert cache.horizon(10) == 0
+    cache.check()
