@@ -173,10 +173,11 @@ def mean_shape(recorder: Recorder, setup: Setup) -> StepShape:
     )
 
 
-def _priorities(trace: Trace, scenario: Scenario) -> list[str]:
-    if scenario.scheduling_policy == "priority" or not trace.priority.any():
+def _priorities(trace: Trace, setup: Setup) -> list[str]:
+    if setup.limits.priority or not trace.priority.any():
         return []
-    return ["the trace's priorities were not used: --scheduling-policy priority does, as vLLM's flag of that name"]
+    known = "scheduling_policy" in setup.engine.options
+    return ["the trace's priorities were not used" + (": --scheduling-policy priority does" if known else "")]
 
 
 def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, int]) -> Result:
@@ -193,7 +194,7 @@ def _result(trace: Trace, setup: Setup, recorder: Recorder, counters: dict[str, 
         "policy": setup.spec.facts(),
         "memory_plan": setup.memory.to_json(),
         "counters": counters,
-        "notes": [*trace.notes, *_priorities(trace, scenario)],
+        "notes": [*trace.notes, *_priorities(trace, setup)],
         "dropped": dict(trace.dropped),
     }
     columns = {

@@ -97,9 +97,9 @@ def groups_of(tag: str, sources: Iterable[Rows]) -> Iterator[Group]:
             frame = rows.frame.filter(pl.col(column) == dtype) if column else rows.frame
             by = KEYS[rows.family]
             points, keys = held_out(frame, [*by, *POINTS[rows.family]]), held_out(frame, by, KEY_SEED)
-            if keys.all() or not (~points & ~keys).any():  # so few kernels that none is left to fit a form to
-                keys = np.zeros_like(keys)
             warm = frame["warm"].to_numpy() if "warm" in frame.columns else np.zeros_like(points)
+            if keys.all() or not (~points & ~keys & ~warm).any():  # so few kernels that none is left to fit a form to
+                keys = np.zeros_like(keys)
             yield Group(f"{tag}-{rows.family}-{dtype}", rows.family, frame, points & ~warm, keys, rows, warm)
 
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from kvsim_calibration.rows import Rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True,
-                  help="Make a device profile from measurements, and look at what one knows.")
-imports = typer.Typer(no_args_is_help=True, help="Fit a profile to published measurements.")
+                  help="Make a device profile from measurements, and look at what one knows.\n\n"
+                  "Example: kvsim calibrate --device cpu --models smollm2-135m --budget 3m --out my-cpu.json")
+imports = typer.Typer(no_args_is_help=True, help="Fit a profile to published measurements.\n\n"
+                      "Example: kvsim calibrate import aiconfigurator installed --system h100-sxm --out h100.json")
 app.add_typer(imports, name="import")
 
 System = Annotated[str, typer.Option("--system", help="Device id, as in `kvsim list devices`: its facts are used")]

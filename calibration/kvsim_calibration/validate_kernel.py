@@ -16,7 +16,7 @@ Statistics = dict[str, float | int | None]
 
 
 def command(
-    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="Folder of the published tables, or raw rows of "
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Folder of the published tables, or raw rows of "
                     "kvsim calibrate; without it the errors are those stored in the profiles")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Only this device or profile JSON (may be repeated)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout")] = False,

@@ -83,6 +83,8 @@ class CacheSpec:
             return "layout none keeps no cache, so there is nothing to quantize, to offload or to swap"
         if self.tier.bytes and self.prefix != "hash" and self.on_pressure != "swap":
             return "a host tier holds idle prefix blocks or swapped sequences: set prefix hash or on-pressure swap"
+        if self.on_pressure == "swap" and not full:
+            return "swapping what retention has cut is not modelled: use on-pressure recompute, or retention full"
         if self.on_pressure == "swap" and not self.tier.bytes:
             return "swapping needs somewhere to swap to: set a tier, such as host:64GiB"
         known = {"off": EVICTIONS, "hash": ("lru", "fifo", "lfu", "belady"), "radix": EVICTIONS[:-1]}[self.prefix]

@@ -27,7 +27,7 @@ def command(
     build: Build,
     results: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RESULT]...", help="Result folders to compare, instead of simulating"),
+        typer.Argument(metavar="RESULT", help="Result folders to compare, instead of simulating"),
     ] = None,
     policies: Annotated[
         str | None,

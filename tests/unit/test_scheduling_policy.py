@@ -73,3 +73,9 @@ def test_a_scheduler_that_would_pass_it_over_refuses_it(asked: dict[str, object]
     prepare(scenario)
     with pytest.raises(InputError, match="--scheduler sglang has no such option"):
         prepare(scenario.replace(**asked))
+
+
+def test_what_retention_has_cut_is_not_swapped() -> None:
+    scenario = Scenario(trace="sample", model="llama-3.1-8b", device="l40s", policy="streaming")
+    with pytest.raises(InputError, match="not modelled: use on-pressure recompute"):
+        prepare(scenario.replace(tier="host:8GiB", on_pressure="swap"))
