@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import altair as alt
@@ -13,9 +14,10 @@ from kvsim_app import session
 from kvsim_app.sidebar import sidebar
 
 CHECK = "KVSIM_CHECK_CHARTS"  # environment variable under which charts are checked as they are drawn
+HOME = "start"
 # In a folder of another name than "pages", which Streamlit would serve by itself, past this file.
 PAGES = {
-    "": [("start", "Start", ":material/home:")],
+    "": [(HOME, "Start", ":material/home:")],
     "Answer": [
         ("answer", "Answer", ":material/task_alt:"),
         ("load_curve", "Load curve", ":material/show_chart:"),
@@ -46,12 +48,21 @@ def main() -> None:
     session.sync()
     groups = {
         group: [
-            st.Page(f"views/{name}.py", title=title, icon=icon, default=name == "start", url_path=name)
+            st.Page(
+                f"views/{name}.py",
+                title=title,
+                icon=icon,
+                default=name == HOME,
+                url_path=name if name != HOME else "",
+            )
             for name, title, icon in pages
         ]
         for group, pages in PAGES.items()
     }
-    page = st.navigation(groups, expanded=True)
+    home = groups[""][0]
+    # Streamlit serves its default page at "/" alone: a link by its name, like the others', is led there.
+    named = st.Page(partial(st.switch_page, home), title=home.title, url_path=HOME, visibility="hidden")
+    page = st.navigation(groups | {"": [home, named]}, expanded=True)
     sidebar()
     if complaint := st.session_state.pop("complaint", None):
         st.error(complaint, icon=":material/error:")

@@ -88,6 +88,18 @@ def test_a_newcomer_compares_policies_in_two_clicks_downloads_and_comes_back(ser
     assert page.locator("[data-testid=stMain] h4").first.inner_text() == finding
 
 
+@pytest.mark.parametrize("query", ["", "?" + urlencode(QUERY)])
+def test_the_start_page_has_a_name_as_the_others_have(server: str, page: Any, query: str) -> None:
+    """A link to /start leads to /, what it asks for kept, without Streamlit's box that no such page exists."""
+    page.goto(f"{server}/start{query}")
+    page.wait_for_url(lambda url: url.removeprefix(server).split("?")[0] == "/")
+    settled(page)
+    assert page.get_by_test_id("stMain").locator("h1").inner_text().endswith("GPU?")
+    assert not page.get_by_role("dialog").count()
+    assert ("device=h100-sxm" in page.url) is bool(query)
+    assert page.get_by_test_id("stSidebarNav").get_by_role("link", name="Start", exact=True).count() == 1
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page_shows_finding_tier_and_charts(server: str, page: Any, name: str) -> None:
     page.goto(f"{server}/{name}?{urlencode(QUERY)}")
