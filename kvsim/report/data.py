@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from kvsim.metrics import latencies
@@ -92,6 +93,15 @@ def memory_map(result: Result, slices: int = 80) -> MemoryMap:
     after = np.append(moments[1:], moments[-1:] + usual)
     until = np.minimum(after, moments + usual)[np.searchsorted(moments, times)]
     return MemoryMap(times / NS_PER_S, until / NS_PER_S, start.astype(np.float64), end.astype(np.float64), owner)
+
+
+def pool_bytes(result: Result) -> float:
+    """The size of the first replica's KV pool, whose pieces `memory_map` returns; 0 where the run recorded none."""
+    frame = result.timeline
+    if frame.is_empty():
+        return 0.0
+    first = frame.filter(frame["replica"] == frame["replica"].min())
+    return float(first.select(pl.sum_horizontal(MEMORY).max()).item())
 
 
 def _means(result: Result, columns: tuple[str, ...], bins: int) -> Series:

@@ -14,7 +14,7 @@ from kvsim.metrics import DEFINITIONS
 from kvsim.progress import Update
 from kvsim.report.charts import latency, memory, operations
 from kvsim.report.columns import SHARES, SPEED, WORK, Column
-from kvsim.report.data import end_of
+from kvsim.report.data import end_of, pool_bytes
 from kvsim.report.files import write_text
 from kvsim.report.palette import MEMORY, SERIES, trust
 from kvsim.report.svg import FULL, WIDTH, Chart, svg
@@ -135,10 +135,11 @@ def _plan(result: Result) -> str:
 
 def _map(runs: Runs) -> str:
     end = end_of(runs)
-    drawn = {name: memory.address_map(result, end_s=end) for name, result in runs.items()}
+    high = max(map(pool_bytes, runs.values()))
+    drawn = {name: memory.address_map(result, end_s=end, high=high) for name, result in runs.items()}
     cards = _each(drawn)
     hint = (
-        "Addresses of the first replica's pool over time. A request keeps its colour (colours repeat); "
+        "Addresses of the first replica's pool over time, up to its size. A request keeps its colour (colours repeat); "
         "grey are idle prefix blocks, blank bytes are nobody's."
     )
     return section("Memory map", hint, _grid(cards)) if cards else ""

@@ -59,7 +59,9 @@ PAGES: dict[str, dict[str, Moves]] = {
         "csv-compare": CSV,
     },
     "anatomy": {"anatomy-run": Moves("charts text"), "csv-memory": CSV},
-    "memory_map": {"map-run": Moves(), "map-at-*": Moves("charts text"), "csv-memory-map": CSV},
+    "memory_map": {
+        "map-run": Moves(), "map-at-*": Moves("charts text"), "map-whole": Moves("charts"), "csv-memory-map": CSV,
+    },
     "timeline": {
         "timeline-run": Moves(), "timeline-from-*": Moves("charts", address={"duration": "2m"}), "csv-timeline": CSV,
     },

@@ -87,6 +87,29 @@ def test_memory_map_draws_every_piece_and_nothing_outside() -> None:
     assert sorted(fills) == [IDLE, "var(--s3)", "var(--s4)"], "a path a colour"
 
 
+def test_memory_maps_of_a_page_reach_to_the_same_pool() -> None:
+    """However little of its 4 GiB a run used, so that they are compared by eye; without that, up to what was used."""
+    gib = 1 << 30
+    used = {"little": gib // 4, "much": 3 * gib}
+    runs = {
+        name: replace(
+            fake_result(20), memory_map=pl.DataFrame([(0, 0, 0, top, 3)], schema=list(MEMORY_MAP), orient="row")
+        )
+        for name, top in used.items()
+    }
+    for name, high, top in (("little", None, gib // 4), ("little", 4.0 * gib, 4 * gib), ("much", 2.0 * gib, 3 * gib)):
+        drawn = memory.address_map(runs[name], high=high)
+        assert drawn is not None and drawn.to_dict()["encoding"]["y"]["scale"]["domain"] == [0, top]
+    grid = memory.block_grid(runs["little"], 0.0, data.pool_bytes(runs["little"])).to_dict()
+    taken = [cell["who"] for cell in next(iter(grid["datasets"].values()))].count("request 3")
+    assert taken == 64 * 24 // 16, "a sixteenth of the pool"
+    cards = page(runs).split("<h2>Memory map</h2>")[1].split("</section>")[0].split("<figure")[1:]
+    ticks = [re.findall(r">([\d.]+ GiB)<", card) for card in cards]
+    assert len(ticks) == 2 and ticks[0] == ticks[1] and "4 GiB" in ticks[0]
+    bare = replace(runs["much"], timeline=runs["much"].timeline.clear())
+    assert data.pool_bytes(bare) == 0
+
+
 @pytest.mark.parametrize("high", [0.3, 1.0, 7.0, 59.0, 333.0, 1e4])
 def test_ticks_are_few_and_inside(high: float) -> None:
     for ticks in (axes.linear_ticks(high), axes.clock_ticks(high), axes.log_ticks(high / 50, high)):

@@ -6,6 +6,7 @@ import streamlit as st
 from kvsim_app import findings, frame
 from kvsim_app.runs import one_of, selected
 
+from kvsim.report import data
 from kvsim.report.charts import memory
 
 
@@ -30,7 +31,9 @@ def page() -> None:
     at = times[len(times) // 2]
     if len(times) > 1:
         at = st.select_slider("Moment", times, value=at, format_func=frame.duration, key=f"map-at-{name}")
-    chart = memory.address_map(result, at)
+    whole = st.toggle("Whole pool", value=True, key="map-whole", help="Off: only the bytes that were ever used.")
+    high = max(map(data.pool_bytes, mapped.values())) if whole else None  # one scale for all, to compare by eye
+    chart = memory.address_map(result, at, high=high)
     if chart is not None:
         frame.show(
             chart,
@@ -40,11 +43,11 @@ def page() -> None:
             "between rectangles is free: external fragmentation is white that lies in many small gaps.",
         )
     frame.show(
-        memory.block_grid(result, at),
+        memory.block_grid(result, at, high),
         "map-grid",
         f"The pool at {frame.duration(at)}, read like a page",
-        "Every cell is an equal part of the bytes that were ever used; its colour is the request that holds its "
-        "middle. Hover to see which.",
+        f"Every cell is an equal part of {'the pool' if whole else 'the bytes that were ever used'}; its colour is the "
+        "request that holds its middle. Hover to see which.",
     )
     frame.download(result.memory_map, "memory-map")
 

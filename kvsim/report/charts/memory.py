@@ -120,10 +120,10 @@ def plan(plans: Mapping[str, Mapping[str, Any]]) -> alt.Chart:
 
 
 def address_map(
-    result: Result, at_s: float | None = None, end_s: float | None = None
+    result: Result, at_s: float | None = None, end_s: float | None = None, high: float | None = None
 ) -> alt.Chart | alt.LayerChart | None:
-    """Bytes of the pool against time, coloured by request, up to `end_s` or the run's end; a line at `at_s`. None where
-    the run recorded no map."""
+    """Bytes of the pool against time, coloured by request, up to `end_s` or the run's end and up to `high` bytes or the
+    last that was ever used; a line at `at_s`. None where the run recorded no map."""
     pieces = data.memory_map(result)
     if not len(pieces.owner):
         return None
@@ -139,7 +139,7 @@ def address_map(
         colour=_colour(owner),
         size=[format_bytes(x) for x in (end - start)],
     )
-    top = float(end.max())
+    top = max(float(end.max()), high or 0.0)
     chart = (
         alt.Chart(source, height=420)
         .mark_rect(opacity=0.9, clip=True)
@@ -167,12 +167,13 @@ def moments(result: Result) -> list[float]:
     return sorted(set(data.memory_map(result).begin.tolist()))
 
 
-def block_grid(result: Result, at_s: float, columns: int = 64, rows: int = 24) -> alt.Chart:
-    """The pool at one moment as a grid that is read like a page: each cell an equal part of the bytes ever used."""
+def block_grid(result: Result, at_s: float, high: float | None = None, columns: int = 64, rows: int = 24) -> alt.Chart:
+    """The pool at one moment as a grid that is read like a page: each cell an equal part of its first `high` bytes, or
+    of the bytes ever used."""
     pieces = data.memory_map(result)
     here = pieces.begin == at_s
     cells = columns * rows
-    size = float(pieces.end.max()) / cells
+    size = max(float(pieces.end.max()), high or 0.0) / cells
     owner = _owners(pieces.start[here], pieces.end[here], pieces.owner[here], cells, size)
     place = np.arange(cells)
     source = records(
