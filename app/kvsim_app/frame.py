@@ -86,7 +86,8 @@ def show(chart: alt.Chart | alt.LayerChart | alt.VConcatChart, key: str, title: 
     """A chart under its title; `help` stands beside it."""
     if title:
         st.markdown(f"**{title}**", help=help or None)
-    st.altair_chart(chart, width="stretch", key=key)
+    # Streamlit moves the first and the last label inward, which of rows and columns is away from what they name.
+    st.altair_chart(chart.configure_axisBand(labelFlush=False), width="stretch", key=key)
 
 
 def download(frame: pl.DataFrame | Callable[[], pl.DataFrame], name: str) -> None:

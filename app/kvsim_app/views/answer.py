@@ -55,11 +55,12 @@ def page() -> None:
         "Line: the 90 % interval. Step times that are all off by a factor move the rate by its inverse.",
     )
     st.table(_table(rows))
+    notes = dict.fromkeys(f"{note[0].upper()}{note[1:]}." for one in found for note in one.notes)
     requests = max(one.candidate.requests for one in found)
     st.caption(
         f"As `kvsim plan` answers it: steady traffic, repeated for ever, with {requests:,} requests judged at every "
         "rate, whatever duration the other pages look at. The estimate is that of one replica times their number; a "
-        "router's imbalance comes on top. " + " ".join(dict.fromkeys(f"{n}." for one in found for n in one.notes))
+        "router's imbalance comes on top. " + " ".join(notes)
     )
     frame.download(pl.DataFrame(rows, infer_schema_length=None), "answer")
 

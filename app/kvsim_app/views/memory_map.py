@@ -39,8 +39,8 @@ def page() -> None:
             chart,
             "map-address",
             "Address against time, a colour a request",
-            "Each rectangle is a piece of the pool that one request holds. Grey is an idle prefix block. White "
-            "between rectangles is free: external fragmentation is white that lies in many small gaps.",
+            "Each rectangle is a piece of the pool that one request holds. Grey is an idle prefix block. Blank space "
+            "between rectangles is free: external fragmentation is blank space in many small gaps.",
         )
     frame.show(
         memory.block_grid(result, at, high),
