@@ -39,9 +39,6 @@ MEMORY_MAP = ("t_ns", "replica", "start", "end", "row")
 _TABLES = {"requests": REQUESTS, "timeline": TIMELINE, "steps": STEPS, "itl": ITL,
            "memory_map": MEMORY_MAP}  # fmt: skip
 _MAY_BE_NULL = ("session", "replica", "scheduled_ns", "first_token_ns", "last_token_ns")
-_NAMED = ("model", "device")
-"""of a run's provenance: what every heading names"""
-
 Columns = Mapping[str, Any]
 """column name → int64 array, or anything NumPy turns into one"""
 
@@ -158,9 +155,8 @@ class Result:
         if not isinstance(schema, int) or schema > SCHEMA:
             raise InputError(f"{file} has schema {schema!r}; this version of kvsim reads schema {SCHEMA}")
         where = run.get("provenance")
-        for name in _NAMED:
-            if not (isinstance(where, dict) and isinstance(where.get(name), str)):
-                raise InputError(f"{file} does not say which {name} ran (provenance): the Result folder is not whole")
+        if not (isinstance(where, dict) and isinstance(where.get("device"), str)):
+            raise InputError(f"{file} does not say on what it ran (provenance.device): the Result folder is not whole")
         tables = {name: _read(folder / f"{name}.parquet", columns) for name, columns in _TABLES.items()}
         return cls({key: value for key, value in run.items() if key not in ("schema", "summary")}, **tables)
 

@@ -37,7 +37,7 @@ def page(runs: Runs, progress: Update | None = None) -> str:
     """The page as text."""
     first = next(iter(runs.values()))
     where: Mapping[str, Any] = first.run.get("provenance") or {}
-    title = f"{where.get('model')} on {where.get('device')}"
+    title = f"{where.get('model') or 'a model'} on {where.get('device')}"
     sections = [partial(_header, title, runs, where), *(partial(part, runs) for part in _SECTIONS)]
     return document(title, sections, progress)
 

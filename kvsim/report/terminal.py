@@ -49,7 +49,7 @@ def heading(result: Result, policy: str | None = None) -> RenderableType:
     """What was run on what, and how far the numbers can be trusted."""
     where: Summary = result.run.get("provenance") or {}
     parts = [
-        f"[bold]{where.get('model')}[/] on [bold]{_gpus(result.run)} × {where.get('device')}[/]",
+        f"[bold]{where.get('model') or 'a model'}[/] on [bold]{_gpus(result.run)} × {where.get('device')}[/]",
         policy or policy_name(result.run),
         where.get("engine"),
         trace_name(result.run),

@@ -93,14 +93,12 @@ def test_the_document_names_every_column() -> None:
             assert f"`{column}`" in document, column
 
 
-@pytest.mark.parametrize(("run", "said"), [
-    ({}, "which model"), ({"provenance": 3}, "which model"), ({"provenance": {"model": "m"}}, "which device"),
-    ({"provenance": {"model": None, "device": "d"}}, "which model"),
-])  # fmt: skip
-def test_a_folder_that_does_not_say_what_ran_is_refused(tmp_path: Path, run: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize("run", [{}, {"provenance": 3}, {"provenance": {"model": "m"}},
+                                 {"provenance": {"model": "m", "device": None}}])  # fmt: skip
+def test_a_folder_that_does_not_say_what_ran_is_refused(tmp_path: Path, run: dict[str, Any]) -> None:
     """It would be shown as "None on 1 × None"."""
     folder = tmp_path / "run"
     fake_result().save(folder)
     (folder / "run.json").write_text(json.dumps({"schema": 1, **run}))
-    with pytest.raises(InputError, match=f"run.json does not say {said} ran"):
+    with pytest.raises(InputError, match="run.json does not say on what it ran"):
         Result.load(folder)
