@@ -100,5 +100,5 @@ def test_a_folder_that_does_not_say_what_ran_is_refused(tmp_path: Path, run: dic
     folder = tmp_path / "run"
     fake_result().save(folder)
     (folder / "run.json").write_text(json.dumps({"schema": 1, **run}))
-    with pytest.raises(InputError, match="run.json does not say on what it ran"):
+    with pytest.raises(InputError, match=r"run\.json does not say on what it ran"):
         Result.load(folder)
