@@ -27,7 +27,7 @@ NATIVE = ROOT / "kvsim" / "_native"
 COMPILED = {
     ".": "record",
     "cache": "base block_pool buddy buddy_space contiguous fit growth host_blocks hybrid none oracle paged prefix "
-    "radix radix_pool ranked reserve retained reuse run_pool space tiered",
+    "radix radix_pool ranked reserve retained reuse ring run_pool space tiered",
     "cluster": "cluster member",
     "cost": "attention host line lockstep model pipeline policy prefill shape table",
     "engine": "arrivals decode_set interfaces link replay replica sampling sglang_replica shapes",

@@ -7,30 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kvsim.cache.ring import Link
+
 Key = tuple[int, int, int]
 """(group, content id, block)"""
 
 
-class Block:
+class Block(Link):
     """One physical block. `ref` sequences hold it; 0: it is free, a link of the ring of those."""
 
-    __slots__ = ("key", "next", "prev", "ref")
+    __slots__ = ("key", "ref")
 
     def __init__(self) -> None:
+        super().__init__()
         self.key: Key | None = None
         self.ref = 0
-        self.prev: Block = self
-        self.next: Block = self
-
-    def link(self, before: Block) -> None:
-        """Stand right before `before`."""
-        self.prev, self.next = before.prev, before
-        before.prev.next = self
-        before.prev = self
-
-    def unlink(self) -> None:
-        self.prev.next = self.next
-        self.next.prev = self.prev
 
 
 class BlockPool:
@@ -101,7 +92,7 @@ class BlockPool:
 
     def take(self) -> Block:
         """The next free block (there is one); content in it is forgotten."""
-        block = self._queue.next
+        block: Block = self._queue.next
         block.unlink()
         self.free -= 1
         if block.key is None:
@@ -134,7 +125,7 @@ class BlockPool:
         """Raise AssertionError where an invariant is broken, `references` being what sequences hold, how often. Slow:
         for tests."""
         queued = plain = 0
-        block = self._queue.next
+        block: Block = self._queue.next
         while block is not self._queue:
             assert block.ref == 0 and block.next.prev is block
             assert block.key is None or any(block is other for other in self._index[block.key])

@@ -9,31 +9,22 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from kvsim.cache.ring import Link
 
-class Extent:
+
+class Extent(Link):
     """Blocks [lo, hi) of content `id`, the lowest the first to go. A link of the ring of all extents."""
 
-    __slots__ = ("hi", "id", "lo", "next", "prev")
+    __slots__ = ("hi", "id", "lo")
 
     def __init__(self, id: int, lo: int, hi: int) -> None:
+        super().__init__()
         self.id = id
         self.lo = lo
         self.hi = hi
-        self.prev: Extent = self
-        self.next: Extent = self
 
     def __repr__(self) -> str:
         return f"Extent({self.id}, {self.lo}:{self.hi})"
-
-    def link(self, before: Extent) -> None:
-        """Stand right before `before`."""
-        self.prev, self.next = before.prev, before
-        before.prev.next = self
-        before.prev = self
-
-    def unlink(self) -> None:
-        self.prev.next = self.next
-        self.next.prev = self.prev
 
 
 class HostBlocks:
@@ -73,7 +64,7 @@ class HostBlocks:
             else:
                 old.unlink()
                 del extents[at]
-        latest = self._ring.prev
+        latest: Extent = self._ring.prev
         if latest.hi == lo and latest.id == id and latest is not self._ring:
             latest.hi = hi
         else:
@@ -99,7 +90,7 @@ class HostBlocks:
         """Forget the `blocks` blocks (so many are held) unused for longest."""
         self.count -= blocks
         while blocks:
-            oldest = self._ring.next
+            oldest: Extent = self._ring.next
             size = oldest.hi - oldest.lo
             if size > blocks:
                 oldest.lo += blocks
@@ -113,7 +104,7 @@ class HostBlocks:
 
     def check(self) -> None:
         held: list[Extent] = []
-        extent = self._ring.next
+        extent: Extent = self._ring.next
         while extent is not self._ring:
             assert extent.lo < extent.hi and extent.next.prev is extent, extent
             held.append(extent)

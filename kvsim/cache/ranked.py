@@ -101,7 +101,7 @@ class RankedPool(RunPool):
         return upper
 
     def head(self) -> Run:
-        first = self._queue.next
+        first: Run = self._queue.next
         if first.id == PLAIN and first is not self._queue:
             return first  # plain blocks are put at the head of the ring
         while True:
@@ -117,7 +117,7 @@ class RankedPool(RunPool):
 
     def check(self, free: int, references: dict[Run, int]) -> None:
         super().check(free, references)
-        run = self._queue.next
+        run: Run = self._queue.next
         while run is not self._queue:
             assert run.id == PLAIN or run in self._entry, f"{run} is idle and has no rank"
             run = run.next

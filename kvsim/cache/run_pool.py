@@ -15,20 +15,23 @@ from collections.abc import Callable
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.cache.ring import Link
+
 PLAIN = -1
 """id of blocks without findable content"""
 
 
-class Run:
+class Run(Link):
     """Blocks [lo, hi) of content `id`: physical neighbours in a sequence. `ref` sequences hold them; 0: in the queue.
 
     When a run splits, it keeps the lower part and `tail` leads to the upper one, so that sequences that hold both
     parts through this run find them again. A link of the ring of free runs.
     """
 
-    __slots__ = ("born", "hi", "id", "lo", "next", "prev", "ref", "tail")
+    __slots__ = ("born", "hi", "id", "lo", "ref", "tail")
 
     def __init__(self, id: int, lo: int, hi: int, ref: int) -> None:
+        super().__init__()
         self.id = id
         self.lo = lo
         self.hi = hi
@@ -36,21 +39,9 @@ class Run:
         self.born = 0
         """running number of the run: when it became findable"""
         self.tail: Run | None = None
-        self.prev: Run = self
-        self.next: Run = self
 
     def __repr__(self) -> str:
         return f"Run({self.id}, {self.lo}:{self.hi}, ref={self.ref})"
-
-    def link(self, before: Run) -> None:
-        """Stand right before `before`."""
-        self.prev, self.next = before.prev, before
-        before.prev.next = self
-        before.prev = self
-
-    def unlink(self) -> None:
-        self.prev.next = self.next
-        self.next.prev = self.prev
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -128,7 +119,8 @@ class RunPool:
 
     def head(self) -> Run:
         """The run whose blocks go next."""
-        return self._queue.next
+        first: Run = self._queue.next
+        return first
 
     def append(self, run: Run) -> None:
         """Nobody holds `run` any more."""
@@ -144,7 +136,7 @@ class RunPool:
         if not blocks:
             return
         self.plain += blocks
-        first = self._queue.next
+        first: Run = self._queue.next
         if first.id == PLAIN and first is not self._queue:
             first.hi += blocks
         else:
@@ -174,7 +166,7 @@ class RunPool:
         """Raise AssertionError where an invariant is broken, `free` blocks being free and `references` what sequences
         hold, how often. Slow: for tests."""
         queued = plain = 0
-        run = self._queue.next
+        run: Run = self._queue.next
         while run is not self._queue:
             assert run.ref == 0 and run.hi > run.lo and run.next.prev is run, run
             queued += run.hi - run.lo
