@@ -136,7 +136,7 @@ def prefill_curves(frame: pl.DataFrame, holes: pl.DataFrame, form: PrefillForm, 
         # Blocks of queries (chunks × heads × tokens ÷ tile) run in waves: kernels with as many chunks × heads jump at
         # the same lengths (L40S, fp8: 2.9 % off in the median; 4.2 % where kernels with as many chunks are asked).
         blocks = pl.col("chunks") * pl.col("heads")
-        counted = (frame.with_columns(blocks=blocks) for frame in (rows, holes))
+        counted = (part.with_columns(blocks=blocks) for part in (rows, holes))
         full = borrowed(*counted, ("blocks", "context"), "tokens")
         full = full.with_columns(chunks=pl.col("blocks") // pl.col("heads"))
         full = borrowed(full, holes, ("chunks", "context"), "tokens")  # where no other kernel has as many
